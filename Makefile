@@ -1,0 +1,30 @@
+.PHONY: demo test check bench help
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+help:  ## What there is to make
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+
+# Set up once, and again when the dependencies change.
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "vcl needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	@touch $@
+
+demo: .venv/ready  ## VCL on split MNIST: five tasks in a row, a table and a figure at the end
+	$(BIN)/vcl run split-mnist --out runs/demo --report
+
+test: .venv/ready  ## The tests
+	$(BIN)/python -m pytest
+
+check: .venv/ready  ## Lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready  ## Speed of a step against its matrix products, and peak memory
+	$(BIN)/python bench/step.py
+	$(BIN)/python bench/memory.py

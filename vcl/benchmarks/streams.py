@@ -1,0 +1,156 @@
+"""How tasks are made from a data set, and streams from other streams."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from vcl.core import Examples, Stream, StreamSpec, check_examples
+from vcl.data import Dataset
+from vcl.errors import VclError
+
+
+def split(name: str, data: Dataset, scenario: str, num_tasks: int | None) -> Stream:
+    """Classes two by two: {0,1}, {2,3}, …
+
+    Scenarios (van de Ven & Tolias, 2019): `task` has a two-way head for each task, `domain` one two-way
+    head that all share, `class` one head over all classes.
+    """
+    most = data.num_classes // 2
+    num_tasks = num_tasks or most
+    if num_tasks > most:
+        raise VclError(
+            f"{name} has {data.num_classes} classes, so at most {most} tasks, but --num-tasks is {num_tasks}."
+        )
+    train_rows = [np.flatnonzero(data.train_labels // 2 == t) for t in range(num_tasks)]
+    test_rows = [np.flatnonzero(data.test_labels // 2 == t) for t in range(num_tasks)]
+
+    def labels(values: np.ndarray) -> np.ndarray:
+        return values if scenario == "class" else values % 2
+
+    def train(stage: int) -> Examples:
+        rows = train_rows[stage]
+        return Examples(data.train_images[rows], labels(data.train_labels[rows]))
+
+    def test(task: int) -> Examples:
+        rows = test_rows[task]
+        return Examples(data.test_images[rows], labels(data.test_labels[rows]))
+
+    spec = StreamSpec(
+        input_shape=data.shape,
+        input_dtype="uint8",
+        num_classes=data.num_classes if scenario == "class" else 2,
+        heads=tuple(range(num_tasks)) if scenario == "task" else (0,) * num_tasks,
+        capacity=max(len(rows) for rows in train_rows),
+    )
+    names = tuple(f"{2 * t}v{2 * t + 1}" for t in range(num_tasks))
+    return Stream(name, spec, names, tuple(range(num_tasks)), train, test)
+
+
+def permuted(name: str, data: Dataset, scenario: str, num_tasks: int, permute_first: bool, seed: int) -> Stream:
+    """Every task is the whole data set with its pixels in another order; the first is in order unless asked."""
+
+    def shown(images: np.ndarray, task: int) -> np.ndarray:
+        if task == 0 and not permute_first:
+            return images
+        return np.take(images, permutation(seed, task, images.shape[1]), axis=1)
+
+    spec = StreamSpec(
+        input_shape=data.shape,
+        input_dtype="uint8",
+        num_classes=data.num_classes,
+        heads=tuple(range(num_tasks)) if scenario == "task" else (0,) * num_tasks,
+        capacity=len(data.train_labels),
+    )
+    return Stream(
+        name,
+        spec,
+        tuple(f"permutation {t + 1}" for t in range(num_tasks)),
+        tuple(range(num_tasks)),
+        lambda stage: Examples(shown(data.train_images, stage), data.train_labels),
+        lambda task: Examples(shown(data.test_images, task), data.test_labels),
+    )
+
+
+def permutation(seed: int, task: int, size: int) -> np.ndarray:
+    """Permutation of a task's pixels: a pure function of the seed and the task's number."""
+    return np.random.default_rng([seed, task]).permutation(size)
+
+
+def from_arrays(
+    tasks: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
+    *,
+    num_classes: int | None = None,
+    shared_head: bool = False,
+    name: str = "custom",
+    task_names: Sequence[str] | None = None,
+) -> Stream:
+    """A stream of your own: for each task (train inputs, train labels, test inputs, test labels).
+
+    Inputs are uint8 pixels, scaled to [0, 1] when read, or floats, used as they are; of shape (examples, …).
+    Labels count from 0 within each task. With `shared_head` one output layer answers for all tasks.
+    """
+    if not tasks:
+        raise VclError("A stream needs at least one task, but the list of tasks is empty.")
+    shape = np.shape(tasks[0][0])[1:]
+    classes = num_classes or 1 + max(int(np.max(part)) for t in tasks for part in (t[1], t[3]) if np.size(part))
+    parts: list[tuple[Examples, Examples]] = []
+    for number, arrays in enumerate(tasks, start=1):
+        train, test = (
+            _examples(arrays[i], arrays[i + 1], shape, classes, f"Task {number}'s {what} data")
+            for i, what in ((0, "training"), (2, "test"))
+        )
+        parts.append((train, test))
+    spec = StreamSpec(
+        input_shape=shape,
+        input_dtype="uint8" if all(e.inputs.dtype == np.uint8 for pair in parts for e in pair) else "float32",
+        num_classes=classes,
+        heads=(0,) * len(parts) if shared_head else tuple(range(len(parts))),
+        capacity=max(len(train.labels) for train, _ in parts),
+    )
+    names = tuple(task_names or (f"task {t + 1}" for t in range(len(parts))))
+    return Stream(name, spec, names, tuple(range(len(parts))), lambda s: parts[s][0], lambda t: parts[t][1])
+
+
+def _examples(inputs: np.ndarray, labels: np.ndarray, shape: tuple[int, ...], classes: int, what: str) -> Examples:
+    inputs, labels = np.asarray(inputs), np.asarray(labels)
+    if inputs.shape[1:] != shape:
+        raise VclError(f"{what} has inputs of shape {inputs.shape[1:]}, but the first task's have {shape}.")
+    flat = inputs.reshape(len(inputs), -1)
+    check_examples(Examples(flat, labels), classes, what)
+    return Examples(flat if flat.dtype == np.uint8 else flat.astype(np.float32), labels.astype(np.int32))
+
+
+def hold_out(stream: Stream, fraction: float, seed: int) -> Stream:
+    """Validation: test on a random part of the training data, train on the rest; the test data is not touched."""
+
+    def parts(task: int) -> tuple[Examples, Examples]:
+        examples = stream.train(task)
+        order = np.random.default_rng([seed, task, 1]).permutation(len(examples.labels))
+        held = held_out_size(len(order), fraction)
+        return take(examples, np.sort(order[held:])), take(examples, np.sort(order[:held]))
+
+    spec = replace(stream.spec, capacity=stream.spec.capacity - held_out_size(stream.spec.capacity, fraction))
+    return replace(stream, spec=spec, train=lambda stage: parts(stage)[0], test=lambda task: parts(task)[1])
+
+
+def held_out_size(examples: int, fraction: float) -> int:
+    return min(max(1, int(examples * fraction)), examples - 1)
+
+
+def online(stream: Stream, size: int, seed: int) -> Stream:
+    """Every task's data cut into batches of `size` that arrive one after the other, in random order."""
+    counts = [len(stream.train(stage).labels) for stage in range(len(stream.stages))]
+    arriving = [(stage, start) for stage, count in enumerate(counts) for start in range(0, count, size)]
+
+    def train(stage: int) -> Examples:
+        source, start = arriving[stage]
+        order = np.random.default_rng([seed, source, 2]).permutation(counts[source])
+        return take(stream.train(source), order[start : start + size])
+
+    stages = tuple(stream.stages[source] for source, _ in arriving)
+    return replace(stream, spec=replace(stream.spec, capacity=min(size, max(counts))), stages=stages, train=train)
+
+
+def take(examples: Examples, rows: np.ndarray) -> Examples:
+    return Examples(examples.inputs[rows], examples.labels[rows])

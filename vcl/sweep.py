@@ -1,0 +1,115 @@
+"""Many runs in parallel processes, one core each; the store tells how they are getting on."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from vcl import runs
+from vcl.errors import VclError
+from vcl.experiment import Interrupted, Silent
+from vcl.runs import RunConfig
+from vcl.store import RunFolder
+
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run has come, as its folder tells."""
+
+    stage: int = 0
+    num_stages: int = 1
+    epoch: int = 0
+    objective: float | None = None
+    accuracies: tuple[float, ...] = ()
+    complete: bool = False
+
+
+def run_all(
+    configs: Sequence[RunConfig],
+    root: Path,
+    jobs: int,
+    *,
+    watch: Callable[[int, Standing], None],
+    data_dir: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Results of all runs, in order. The first failure ends the others, after they have saved what they did."""
+    with ProcessPoolExecutor(jobs, get_context("spawn"), _initialise, (os.getpid(),)) as pool:
+        futures = [pool.submit(_work, config, root, data_dir) for config in configs]
+        try:
+            while not all(future.done() for future in futures):
+                for number, config in enumerate(configs):
+                    watch(number, standing(root / config.name))
+                if any(future.done() and future.exception() for future in futures):
+                    _stop(pool, futures)
+                time.sleep(POLL_SECONDS)
+        except KeyboardInterrupt:
+            _stop(pool, futures)
+            raise
+        for number, config in enumerate(configs):
+            watch(number, standing(root / config.name))
+        failures = [e for future in futures if not future.cancelled() and (e := future.exception())]
+        # A run that was asked to stop because another failed is not the one to tell of.
+        for failure in sorted(failures, key=lambda e: isinstance(e, Interrupted)):
+            raise failure
+        return [future.result() for future in futures]
+
+
+def standing(path: Path) -> Standing:
+    """Read from a run's folder how far it is; a folder that is not there yet has not begun."""
+    try:
+        folder = RunFolder.open(path)
+        num_stages, complete = len(folder.record["stages"]), folder.result is not None
+    except VclError:
+        return Standing()
+    events = folder.events()
+    objectives = [e for e in events if e["event"] == "objective"]
+    scored = [e for e in events if e["event"] == "evaluation"]
+    nothing: dict[str, Any] = {"stage": 0, "first": 0, "objectives": []}
+    last = objectives[-1] if objectives else nothing
+    return Standing(
+        stage=last["stage"],
+        num_stages=num_stages,
+        epoch=last["first"] + len(last["objectives"]),
+        objective=last["objectives"][-1] if last["objectives"] else None,
+        accuracies=tuple(s["accuracy"] for s in scored[-1]["scores"][: scored[-1]["task"] + 1]) if scored else (),
+        complete=complete,
+    )
+
+
+class _Parent:
+    """The process that started this one: when it is gone, or when it asks, work stops."""
+
+    pid = 0
+    asked = False
+
+
+def _initialise(parent: int) -> None:
+    _Parent.pid = parent
+    signal.signal(signal.SIGINT, lambda *_: setattr(_Parent, "asked", True))
+
+
+def _work(config: RunConfig, root: Path, data_dir: Path | None) -> dict[str, Any]:
+    runs.prepare_jax(config.threads)
+    return runs.run(
+        config,
+        root,
+        reporter=Silent(),
+        stop=lambda: _Parent.asked or os.getppid() != _Parent.pid,
+        data_dir=data_dir,
+    )
+
+
+def _stop(pool: ProcessPoolExecutor, futures: Sequence[Future[Any]]) -> None:
+    """Let running work save itself, and begin no more."""
+    for future in futures:
+        future.cancel()
+    for process in list((pool._processes or {}).values()):
+        if process.is_alive() and process.pid:
+            os.kill(process.pid, signal.SIGINT)

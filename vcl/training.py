@@ -1,0 +1,239 @@
+"""`fit`: the one compiled loop that every learner shares."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
+
+from vcl.core import Examples
+from vcl.errors import VclError
+
+SECONDS_PER_CALL = 0.5
+COOL_DOWN = 0.2
+"""Part of a fit over which the `plateau` schedule falls to zero."""
+
+
+class Data(eqx.Module):
+    """Examples on the device, in arrays of a fixed capacity of which the first `size` rows are real.
+
+    A fixed capacity lets tasks of different sizes share one compiled program.
+    """
+
+    inputs: Shaped[Array, "capacity d"]
+    labels: Int[Array, "capacity"]
+    size: Int[Array, ""]
+
+    @property
+    def capacity(self) -> int:
+        return int(self.labels.shape[0])
+
+
+class Batch(eqx.Module):
+    """A minibatch; `mask` is false for the rows that fill up an epoch's last one."""
+
+    inputs: Shaped[Array, "b d"]
+    labels: Int[Array, "b"]
+    mask: Bool[Array, "b"]
+    size: Int[Array, ""]
+    """How many examples there are in all: N in the paper."""
+
+
+def to_device(examples: Examples, capacity: int) -> Data:
+    """Put examples on the device, padded to `capacity` rows."""
+    missing = capacity - len(examples.labels)
+    inputs = np.pad(examples.inputs, ((0, missing), (0, 0)))
+    labels = np.pad(examples.labels, (0, missing))
+    return Data(jnp.asarray(inputs), jnp.asarray(labels, jnp.int32), jnp.asarray(len(examples.labels), jnp.int32))
+
+
+def masked_mean(values: Float[Array, "*s b"], mask: Bool[Array, "b"]) -> Float[Array, ""]:
+    """Mean over the real rows of a minibatch (and over samples)."""
+    mean = jnp.mean(values.reshape(-1, values.shape[-1]), axis=0)
+    return jnp.sum(mean * mask) / jnp.sum(mask)
+
+
+class Step(Protocol):
+    """What one minibatch does to whatever is carried along. It must be hashable: it is compiled in."""
+
+    def init(self, params: PyTree) -> PyTree:
+        """What is carried along, beginning at `params`."""
+
+    def params(self, carry: PyTree) -> PyTree:
+        """The parameters within what is carried along."""
+
+    def __call__(
+        self, key: Key[Array, ""], carry: PyTree, args: PyTree, batch: Batch, progress: Float[Array, ""]
+    ) -> tuple[PyTree, Float[Array, ""]]:
+        """One update; `progress` runs from 0 to 1 over the whole fit. Returns the objective too."""
+
+
+def learning_rate(schedule: str, progress: Float[Array, ""]) -> Float[Array, ""]:
+    """The factor on the learning rate at `progress` in [0, 1)."""
+    if schedule == "constant":
+        return jnp.ones_like(progress)
+    if schedule == "cosine":
+        return 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
+    if schedule == "plateau":
+        return jnp.minimum(1.0, (1.0 - progress) / COOL_DOWN)
+    raise VclError(f"There is no learning-rate schedule {schedule!r}. Known: {', '.join(SCHEDULES)}.")
+
+
+SCHEDULES = ("constant", "cosine", "plateau")
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma & Ba, 2014) on `loss(key, params, args, batch)`, lower is better."""
+
+    loss: Callable[[Key[Array, ""], PyTree, PyTree, Batch], Float[Array, ""]]
+    rate: float
+    schedule: str = "constant"
+
+    def init(self, params: PyTree) -> PyTree:
+        return params, optax.scale_by_adam().init(params)
+
+    def params(self, carry: PyTree) -> PyTree:
+        return carry[0]
+
+    def __call__(
+        self, key: Key[Array, ""], carry: PyTree, args: PyTree, batch: Batch, progress: Float[Array, ""]
+    ) -> tuple[PyTree, Float[Array, ""]]:
+        params, moments = carry
+        objective, gradient = jax.value_and_grad(self.loss, argnums=1)(key, params, args, batch)
+        direction, moments = optax.scale_by_adam().update(gradient, moments)
+        rate = self.rate * learning_rate(self.schedule, progress)
+        return (jax.tree.map(lambda p, d: p - rate * d, params, direction), moments), objective
+
+
+@functools.partial(jax.jit, static_argnames=("step", "batch_size"), donate_argnames=("carry", "history"))
+def run_epochs(
+    step: Step,
+    batch_size: int,
+    key: Key[Array, ""],
+    carry: PyTree,
+    history: Float[Array, "epochs"],
+    args: PyTree,
+    data: Data,
+    first: Int[Array, ""],
+    last: Int[Array, ""],
+) -> tuple[PyTree, Float[Array, "epochs"]]:
+    """Epochs `first` to `last` - 1. How they are cut into calls does not change a bit of the result."""
+    steps = -(-data.size // batch_size)
+    rows = jnp.arange(batch_size)
+
+    def epoch(number: Int[Array, ""], loop: PyTree) -> PyTree:
+        carry, history = loop
+        epoch_key = jax.random.fold_in(key, number)
+        order = jnp.pad(shuffle(epoch_key, data), (0, batch_size))
+
+        def minibatch(i: Int[Array, ""], inner: PyTree) -> PyTree:
+            carry, total = inner
+            chosen = jax.lax.dynamic_slice(order, (i * batch_size,), (batch_size,))
+            mask = i * batch_size + rows < data.size
+            batch = Batch(data.inputs[chosen], data.labels[chosen], mask, data.size)
+            progress = (number * steps + i) / (history.shape[0] * steps)
+            carry, objective = step(jax.random.fold_in(epoch_key, i), carry, args, batch, progress)
+            return carry, total + objective
+
+        carry, total = jax.lax.fori_loop(0, steps, minibatch, (carry, jnp.zeros(())))
+        return carry, history.at[number].set(total / steps)
+
+    return jax.lax.fori_loop(first, last, epoch, (carry, history))
+
+
+def shuffle(key: Key[Array, ""], data: Data) -> Int[Array, "capacity"]:
+    """The real rows in random order, the filling after them."""
+    draws = jax.random.bits(key, (data.capacity,)) >> 1
+    filling = jnp.arange(data.capacity) >= data.size
+    return jnp.argsort(jnp.where(filling, jnp.uint32(0xFFFFFFFF), draws))
+
+
+class Recorder(Protocol):
+    """Where a fit keeps its checkpoints and tells how it is getting on."""
+
+    def restore(self, phase: str, like: PyTree) -> tuple[int, PyTree] | None:
+        """The newest good checkpoint of `phase`: the number of epochs done, and what was carried along."""
+
+    def advance(self, phase: str, epoch: int, epochs: int, history: Float[np.ndarray, "epochs"]) -> None:
+        """`epoch` of `epochs` are done."""
+
+    def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None:
+        """Keep a checkpoint if it is time for one; always when it is the `last` one of the phase."""
+
+
+class NoRecorder:
+    """Forgets everything: for fits that nobody watches and that start afresh when interrupted."""
+
+    def restore(self, phase: str, like: PyTree) -> tuple[int, PyTree] | None:
+        return None
+
+    def advance(self, phase: str, epoch: int, epochs: int, history: Float[np.ndarray, "epochs"]) -> None: ...
+
+    def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None: ...
+
+
+@dataclass
+class Fitter:
+    """Runs `step` over `data`, continuing where an earlier process was interrupted.
+
+    One fitter serves one `observe` or one round of `readout`s. A name stands for one fit: asking again under the
+    same name gives the same answer without work, so that tasks which share a read-out compute it once.
+    """
+
+    recorder: Recorder = field(default_factory=NoRecorder)
+    finished: dict[str, PyTree] = field(default_factory=dict)
+    steps: int = 0
+
+    def __call__(
+        self,
+        key: Key[Array, ""],
+        name: str,
+        step: Step,
+        params: PyTree,
+        args: PyTree,
+        data: Data,
+        *,
+        epochs: int,
+        batch_size: int,
+    ) -> PyTree:
+        if name in self.finished:
+            return self.finished[name]
+        # The loop gives its input's memory to its output, so it must own what it is handed. Stating the type makes
+        # it a strong one, like those that the loop returns: a weak one would be compiled for separately.
+        start = jax.tree.map(lambda a: jnp.array(a, a.dtype), (step.init(params), jnp.zeros(epochs)))
+        done, (carry, history) = self.recorder.restore(name, start) or (0, start)
+        at_once = 1
+        while done < epochs:
+            began = time.perf_counter()
+            last = min(done + at_once, epochs)
+            carry, history = run_epochs(
+                step, batch_size, key, carry, history, args, data, jnp.int32(done), jnp.int32(last)
+            )
+            objectives = np.asarray(history)
+            if not np.isfinite(objectives[done:last]).all():
+                raise diverged(name, done + int(np.argmin(np.isfinite(objectives[done:last]))))
+            seconds = time.perf_counter() - began
+            if last > done + at_once // 2 and seconds < SECONDS_PER_CALL / 2:
+                at_once *= 2
+            done = last
+            self.recorder.advance(name, done, epochs, objectives)
+            self.recorder.save(name, done, (carry, history), last=done == epochs)
+        self.steps += epochs * -(-int(data.size) // batch_size)
+        self.finished[name] = step.params(carry)
+        return self.finished[name]
+
+
+def diverged(phase: str, epoch: int) -> VclError:
+    return VclError(
+        f"The objective stopped being a finite number in epoch {epoch + 1} of {phase!r}, so training stopped. "
+        "The last good checkpoint is intact. Most often the learning rate is too high (lower --learning-rate "
+        "and start again), or the inputs are far from the range [0, 1]."
+    )
