@@ -14,8 +14,9 @@ help:  ## What there is to make
 	$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $@
 
-demo: .venv/ready  ## VCL on split MNIST: five tasks in a row, a table and a figure at the end
-	$(BIN)/vcl run split-mnist --out runs/demo --report
+demo: .venv/ready  ## VCL on split MNIST: five tasks in a row, a table and a report at the end
+	$(BIN)/vcl run split-mnist --out runs/demo
+	$(BIN)/vcl report runs/demo/split-mnist-* --out runs/demo/report.html
 
 test: .venv/ready  ## The tests
 	$(BIN)/python -m pytest

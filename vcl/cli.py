@@ -1,7 +1,9 @@
 """The command line. It starts fast: whatever needs jax is imported by the command that needs it."""
 
+import errno
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ from vcl.errors import VclError
 
 if TYPE_CHECKING:
     from vcl.runs import RunConfig
+    from vcl.store import RunFolder
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -45,15 +48,23 @@ def main() -> None:
     try:
         _register_run(tokens)
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
     except VclError as error:
         _fail(str(error), 2)
     except CycloptsError as error:
-        _fail(f"{error} See `vcl {' '.join(tokens[:1])} --help`.", 2)
+        asked = ["vcl", *(t for t in tokens[:1] if t in app), "--help"]
+        _fail(f"{str(error).rstrip('.')}. See `{' '.join(asked)}`.", 2)
     except KeyboardInterrupt:
         _fail("Stopped.", 130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # What is still in the buffer would fail again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fail("Standard output could not be written: no space left on device. Runs are saved: `vcl show`.", 2)
 
 
 def _fail(message: str, code: int) -> None:
@@ -142,6 +153,8 @@ def _register_run(tokens: list[str]) -> None:
         command = _with_settings(_run, METHODS[choose("method", method, METHODS)])
     else:
         command = _with_settings(_run, None)
+    if "run" in app:
+        del app["run"]
     app.command(command, name="run", sort_key=0)
 
 
@@ -254,12 +267,17 @@ def resume(
 @app.command(name="runs", sort_key=2)
 def list_runs(*, out: Out = Path("runs"), json: bool = False) -> None:
     """List the runs in a folder: what they are, how far they are, what they found."""
+    from vcl.store import RunFolder
     from vcl.store import runs as stored
     from vcl.sweep import standing
 
     rows = []
     for folder in stored(out):
-        record, result, now = folder.record, folder.result, standing(folder.path)
+        try:
+            record, result, now = RunFolder.open(folder.path).record, folder.result, standing(folder.path)
+        except VclError as error:
+            err.print(f"Passed over: {_escape(str(error))}", soft_wrap=True)
+            continue
         rows.append(
             {
                 "run": folder.name,
@@ -296,11 +314,9 @@ def show(
     from vcl.store import RunFolder
 
     folder = RunFolder.open(run)
-    result = folder.result
-    if result is None:
-        raise VclError(f"The run in {run} is not complete. Continue it with: vcl resume {run}")
+    result = _complete(folder)
     if figure:
-        from vcl.report import accuracy_figure
+        from vcl.report.figures import accuracy_figure
 
         accuracy_figure([result], figure)
         err.print(f"Figure: {_escape(str(figure))}")
@@ -315,6 +331,36 @@ def show(
 
 
 @app.command(sort_key=4)
+def report(
+    *runs: Annotated[Path, Parameter(help="Run folders.")],
+    out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("report.html"),
+    open: Annotated[bool, Parameter(help="Show it in the browser.")] = False,
+) -> None:
+    """Write one HTML file about runs, which opens from disk: accuracies, curves, calibration, configuration."""
+    from vcl.files import write_atomically
+    from vcl.report.html import render
+    from vcl.store import RunFolder, writing
+
+    if not runs:
+        raise VclError("Name at least one run folder. `vcl runs` lists them.")
+    page = render([(folder.record, _complete(folder)) for folder in map(RunFolder.open, runs)])
+    with writing(out):
+        write_atomically(out, page.encode())
+    err.print(f"Report: {_escape(str(out))}")
+    if open:
+        import webbrowser
+
+        webbrowser.open(out.resolve().as_uri())
+
+
+def _complete(folder: "RunFolder") -> dict[str, Any]:
+    """The result of a run that must have one."""
+    if folder.result is None:
+        raise VclError(f"The run in {folder.path} is not complete. Continue it with: vcl resume {folder.path}")
+    return folder.result
+
+
+@app.command(sort_key=5)
 def predict(
     run: Annotated[Path, Parameter(help="The run's folder.")],
     /,
@@ -329,6 +375,8 @@ def predict(
     Entropies are in nats. Total = aleatoric (noise that more data would not remove) + epistemic (what the network
     has not learnt).
     """
+    from zipfile import BadZipFile
+
     import numpy as np
 
     from vcl import runs
@@ -337,7 +385,7 @@ def predict(
     folder = RunFolder.open(run)
     try:
         inputs = np.load(input, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise VclError(
             f"{input} could not be read as a .npy file: {error}. Save the images with numpy.save."
         ) from None
@@ -353,8 +401,9 @@ def predict(
         "epistemic_entropy": prediction.epistemic_entropy,
     }
     if output:
-        with writing(output):
-            np.savez(output, allow_pickle=False, **columns)
+        # Handed a name, savez would add .npz to it.
+        with writing(output), output.open("wb") as file:
+            np.savez(file, allow_pickle=False, **columns)
         err.print(f"Predictions for {len(inputs)} images: {_escape(str(output))}")
     if json:
         _print_json([{k: v[i].tolist() for k, v in columns.items()} for i in range(len(inputs))])
@@ -367,7 +416,7 @@ def predict(
         out_console().print(table)
 
 
-@app.command(sort_key=5)
+@app.command(sort_key=6)
 def methods() -> None:
     """List the methods."""
     from vcl.methods import METHODS
@@ -375,7 +424,7 @@ def methods() -> None:
     _print_names({name: inspect.getdoc(kind) or "" for name, kind in METHODS.items()})
 
 
-@app.command(sort_key=6)
+@app.command(sort_key=7)
 def benchmarks() -> None:
     """List the benchmarks."""
     from vcl.benchmarks import STREAMS
@@ -428,7 +477,9 @@ def verify(
 
 def out_console() -> Console:
     """Standard output as it is now: tests and pipes may have replaced it."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    # Without a terminal nothing is folded to its width: names stay whole for whatever reads them.
+    piped = not sys.stdout.isatty()
+    return Console(highlight=False, soft_wrap=piped, width=10_000 if piped else None)
 
 
 def _print_json(value: Any) -> None:
@@ -494,5 +545,6 @@ def _present_several(results: list[dict[str, Any]], root: Path, *, as_json: bool
     console.print(
         f"[bold]Average accuracy {100 * mean['average_accuracy']:.2f} ± "
         f"{100 * std['average_accuracy']:.2f} %[/bold] (mean ± standard deviation over {len(results)} seeds), "
-        f"forgetting {100 * mean['forgetting']:.2f} ± {100 * std['forgetting']:.2f} points. Runs: {_escape(str(root))}"
+        f"forgetting {100 * mean['forgetting']:.2f} ± {100 * std['forgetting']:.2f} points. "
+        f"Runs: {_escape(str(root))}"
     )

@@ -6,7 +6,7 @@ it has learnt is in its state: a pytree of arrays whose structure, shapes and dt
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree, Shaped
@@ -80,6 +80,7 @@ State = Any
 Params = Any
 
 
+@runtime_checkable
 class Fit(Protocol):
     """Minimise: run `step` from `params` over `data`. `vcl.training.Fitter` is the implementation."""
 
@@ -97,6 +98,7 @@ class Fit(Protocol):
     ) -> PyTree: ...
 
 
+@runtime_checkable
 class Learner(Protocol):
     """A frozen dataclass that is its own configuration, with four pure functions."""
 
@@ -143,9 +145,11 @@ def check_inputs(inputs: np.ndarray, what: str) -> None:
         return
     if not np.issubdtype(inputs.dtype, np.floating):
         raise VclError(f"{what}: inputs are {inputs.dtype}, but must be uint8 pixels or floating-point numbers.")
-    bad = np.flatnonzero(~np.isfinite(inputs).all(axis=tuple(range(1, inputs.ndim))))
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(inputs.astype(np.float32))
+    bad = np.flatnonzero(~finite.all(axis=tuple(range(1, inputs.ndim))))
     if len(bad):
         raise VclError(
-            f"{what}: {len(bad)} of {len(inputs)} inputs contain NaN or infinity (the first is number {bad[0]}). "
-            "Remove or fill them."
+            f"{what}: {len(bad)} of {len(inputs)} inputs contain NaN, infinity or numbers too large for "
+            f"float32 (the first is number {bad[0]}). Remove or fill them."
         )

@@ -76,8 +76,8 @@ def _predict(
 
 
 def entropy(log_probs: Float[Array, "*s c"]) -> Float[Array, "*s"]:
-    """H[p] = -Σ p log p."""
-    return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+    """H[p] = -Σ p log p, where 0 log 0 = 0."""
+    return -jnp.sum(jnp.where(jnp.isneginf(log_probs), 0.0, jnp.exp(log_probs) * log_probs), axis=-1)
 
 
 def score(prediction: Prediction, labels: Int[np.ndarray, "n"]) -> Scores:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ class Interrupted(Exception):
     """The user asked to stop. What was done is saved."""
 
 
+@runtime_checkable
 class Reporter(Protocol):
     """Somebody who watches a run."""
 
@@ -124,7 +125,7 @@ class ReadoutRecorder(NoRecorder):
             raise Interrupted
 
 
-def run(
+def learn(
     learner: Learner,
     stream: Stream,
     seed: int = 0,

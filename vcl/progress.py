@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Self
+from typing import TypeVar
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,6 +16,8 @@ from vcl.runs import RunConfig
 from vcl.sweep import Standing
 
 SECONDS_BETWEEN_LINES = 10.0
+
+AnyBoard = TypeVar("AnyBoard", bound="Board")
 
 
 class Board:
@@ -36,7 +38,7 @@ class Board:
         )
         self.rows: list[TaskID] = [self.bars.add_task(name, total=1.0, text="starting") for name in names]
 
-    def __enter__(self) -> Self:
+    def __enter__(self: AnyBoard) -> AnyBoard:
         self.bars.start()
         return self
 

@@ -133,7 +133,7 @@ def run(
         facts = {"spec": asdict(stream.spec), "task_names": stream.task_names, "stages": stream.stages}
         folder = RunFolder.create(path, {**describe(config), **facts})
     with folder.lock():
-        measured = experiment.run(
+        measured = experiment.learn(
             config.learner,
             stream,
             config.seed,

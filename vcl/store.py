@@ -56,10 +56,13 @@ class RunFolder:
         """A folder that exists, checked to be one that this version can read."""
         folder = RunFolder(path)
         record = folder.record
-        if record.get("format", 0) > FORMAT:
+        number = record.get("format")
+        if not isinstance(number, int):
+            raise VclError(f"{path} is not a run folder: its run.json is not one that vcl wrote, it has no format.")
+        if number > FORMAT:
             raise VclError(
-                f"The run in {path} was written by vcl {record.get('version', '?')}, in format {record['format']}; "
-                f"this version reads up to format {FORMAT}. Install that version of vcl, or a later one, to use it."
+                f"The run in {path} was written by vcl {record.get('version', '?')}, in format {number}; this "
+                f"version reads up to format {FORMAT}. Install that version of vcl, or a later one, to use it."
             )
         return folder
 
@@ -93,8 +96,10 @@ class RunFolder:
                 "nothing was changed."
             )
 
-        with writing(self.path):
-            return locked(self.path / "lock", refuse)
+        path = self.path / "lock"
+        with writing(path):
+            path.touch()
+        return locked(path, refuse)
 
     # Metrics
 
@@ -103,7 +108,10 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        except (OSError, ValueError) as error:
+            raise VclError(f"{path} cannot be read: {error}. Restore it, or run anew with --fresh.") from None
 
     def append_event(self, event: dict[str, Any]) -> None:
         with writing(self.path), (self.path / "metrics.jsonl").open("a") as out:
@@ -156,7 +164,10 @@ class RunFolder:
         try:
             return load_tree(path, like)[0]
         except DamagedCheckpoint as damage:
-            raise VclError(f"{damage} Resume the run to make it again: vcl resume {self.path}") from None
+            raise VclError(
+                f"{damage} To make it again, remove {self.path / 'result.json'} if it is there, then: "
+                f"vcl resume {self.path}"
+            ) from None
 
     def stages(self) -> list[int]:
         """The stages with a checkpoint after them."""
@@ -191,7 +202,8 @@ def _newest_good(found: list[tuple[Path, int]], like: PyTree, say: Say) -> tuple
 
 def dump_tree(tree: PyTree, facts: dict[str, Any]) -> bytes:
     """A pytree of arrays as one safetensors file, with facts and a checksum over all of it."""
-    tensors = {name: np.ascontiguousarray(leaf) for name, leaf in named_leaves(tree)}
+    # Not ascontiguousarray, which gives scalars an axis.
+    tensors = {name: np.asarray(leaf, order="C") for name, leaf in named_leaves(tree)}
     told = json.dumps(facts)
     return save(tensors, metadata={"facts": told, "sha256": digest(tensors, told)})
 
@@ -226,7 +238,7 @@ def digest(tensors: dict[str, np.ndarray], facts: str = "") -> str:
     """SHA-256 over names, types, shapes and contents, and over the facts."""
     checksum = hashlib.sha256(facts.encode())
     for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
+        array = tensors[name]
         checksum.update(f"{name} {array.dtype} {array.shape}".encode())
         checksum.update(array.tobytes())
     return checksum.hexdigest()
@@ -249,7 +261,7 @@ def to_json(value: Any) -> bytes:
 def read_json(path: Path, otherwise: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise VclError(f"{otherwise}: there is no {path.name} in it. `vcl runs` lists the runs there are.") from None
     except (OSError, ValueError) as error:
         raise VclError(f"{path} cannot be read: {error}. Restore it, or start the run again elsewhere.") from None

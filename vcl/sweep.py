@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -57,6 +58,11 @@ def run_all(
         failures = [e for future in futures if not future.cancelled() and (e := future.exception())]
         # A run that was asked to stop because another failed is not the one to tell of.
         for failure in sorted(failures, key=lambda e: isinstance(e, Interrupted)):
+            if isinstance(failure, BrokenProcessPool):
+                raise VclError(
+                    "A process that did some of the runs was ended from outside, most often for lack of memory. "
+                    "What was saved is intact: the same command goes on from there; fewer --jobs need less memory."
+                ) from failure
             raise failure
         return [future.result() for future in futures]
 

@@ -4,7 +4,7 @@ import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -60,6 +60,7 @@ def masked_mean(values: Float[Array, "*s b"], mask: Bool[Array, "b"]) -> Float[A
     return jnp.sum(mean * mask) / jnp.sum(mask)
 
 
+@runtime_checkable
 class Step(Protocol):
     """What one minibatch does to whatever is carried along. It must be hashable: it is compiled in."""
 
@@ -156,6 +157,7 @@ def shuffle(key: Key[Array, ""], data: Data) -> Int[Array, "capacity"]:
     return jnp.argsort(jnp.where(filling, jnp.uint32(0xFFFFFFFF), draws))
 
 
+@runtime_checkable
 class Recorder(Protocol):
     """Where a fit keeps its checkpoints and tells how it is getting on."""
 

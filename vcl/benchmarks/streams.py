@@ -1,5 +1,6 @@
 """How tasks are made from a data set, and streams from other streams."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -78,7 +79,7 @@ def permutation(seed: int, task: int, size: int) -> np.ndarray:
 
 
 def from_arrays(
-    tasks: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]],
+    tasks: Sequence[Sequence[np.ndarray]],
     *,
     num_classes: int | None = None,
     shared_head: bool = False,
@@ -92,40 +93,63 @@ def from_arrays(
     """
     if not tasks:
         raise VclError("A stream needs at least one task, but the list of tasks is empty.")
+    if wrong := [number for number, arrays in enumerate(tasks, start=1) if len(arrays) != 4]:
+        raise VclError(
+            f"Task {wrong[0]} has {len(tasks[wrong[0] - 1])} arrays, but every task needs four: "
+            "train inputs, train labels, test inputs, test labels."
+        )
     shape = np.shape(tasks[0][0])[1:]
-    classes = num_classes or 1 + max(int(np.max(part)) for t in tasks for part in (t[1], t[3]) if np.size(part))
+    labels = [np.asarray(part) for arrays in tasks for part in (arrays[1], arrays[3])]
+    whole = [part for part in labels if part.size and np.issubdtype(part.dtype, np.integer)]
+    classes = num_classes or 1 + max((int(part.max()) for part in whole), default=0)
+    as_pixels = all(np.asarray(part).dtype == np.uint8 for arrays in tasks for part in (arrays[0], arrays[2]))
     parts: list[tuple[Examples, Examples]] = []
     for number, arrays in enumerate(tasks, start=1):
         train, test = (
-            _examples(arrays[i], arrays[i + 1], shape, classes, f"Task {number}'s {what} data")
+            _examples(arrays[i], arrays[i + 1], shape, as_pixels, classes, f"Task {number}'s {what} data")
             for i, what in ((0, "training"), (2, "test"))
         )
         parts.append((train, test))
     spec = StreamSpec(
         input_shape=shape,
-        input_dtype="uint8" if all(e.inputs.dtype == np.uint8 for pair in parts for e in pair) else "float32",
+        input_dtype="uint8" if as_pixels else "float32",
         num_classes=classes,
         heads=(0,) * len(parts) if shared_head else tuple(range(len(parts))),
         capacity=max(len(train.labels) for train, _ in parts),
     )
     names = tuple(task_names or (f"task {t + 1}" for t in range(len(parts))))
+    if len(names) != len(parts):
+        raise VclError(f"There are {len(parts)} tasks, but {len(names)} names for them.")
     return Stream(name, spec, names, tuple(range(len(parts))), lambda s: parts[s][0], lambda t: parts[t][1])
 
 
-def _examples(inputs: np.ndarray, labels: np.ndarray, shape: tuple[int, ...], classes: int, what: str) -> Examples:
+def _examples(
+    inputs: np.ndarray, labels: np.ndarray, shape: tuple[int, ...], as_pixels: bool, classes: int, what: str
+) -> Examples:
     inputs, labels = np.asarray(inputs), np.asarray(labels)
+    if inputs.ndim < 2:
+        raise VclError(f"{what} has inputs of shape {inputs.shape}, but they must be (examples, features …).")
     if inputs.shape[1:] != shape:
         raise VclError(f"{what} has inputs of shape {inputs.shape[1:]}, but the first task's have {shape}.")
-    flat = inputs.reshape(len(inputs), -1)
+    flat = inputs.reshape(len(inputs), math.prod(shape))
     check_examples(Examples(flat, labels), classes, what)
-    return Examples(flat if flat.dtype == np.uint8 else flat.astype(np.float32), labels.astype(np.int32))
+    if not as_pixels:
+        # Where only some arrays are pixels, these are scaled here: a learner sees one type all along.
+        flat = flat.astype(np.float32) / np.float32(255 if flat.dtype == np.uint8 else 1)
+    return Examples(flat, labels.astype(np.int32))
 
 
 def hold_out(stream: Stream, fraction: float, seed: int) -> Stream:
     """Validation: test on a random part of the training data, train on the rest; the test data is not touched."""
+    if not 0 < fraction < 1:
+        raise VclError(f"The fraction to hold out must lie between 0 and 1, but it is {fraction}.")
+    if stream.stages != tuple(range(stream.spec.num_tasks)):
+        raise VclError("Hold out before a task's data is cut into batches: online(hold_out(stream, …), …).")
 
     def parts(task: int) -> tuple[Examples, Examples]:
         examples = stream.train(task)
+        if len(examples.labels) < 2:
+            raise VclError(f"Task {task + 1} has a single training example, so none can be held out of it.")
         order = np.random.default_rng([seed, task, 1]).permutation(len(examples.labels))
         held = held_out_size(len(order), fraction)
         return take(examples, np.sort(order[held:])), take(examples, np.sort(order[:held]))
@@ -140,6 +164,8 @@ def held_out_size(examples: int, fraction: float) -> int:
 
 def online(stream: Stream, size: int, seed: int) -> Stream:
     """Every task's data cut into batches of `size` that arrive one after the other, in random order."""
+    if size < 1:
+        raise VclError(f"At least one example must arrive at a time, but the size of a batch is {size}.")
     counts = [len(stream.train(stage).labels) for stage in range(len(stream.stages))]
     arriving = [(stage, start) for stage, count in enumerate(counts) for start in range(0, count, size)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from vcl.data.catalogue import DATASETS, DatasetInfo
-from vcl.data.formats import Images, Labels
+from vcl.data.formats import Images, Labels, TestImages, TestLabels
 from vcl.data.sources import FAILURES, Files, Folder, Mirror, Say, Source, check
 from vcl.errors import VclError, choose
 from vcl.files import locked, write_atomically
@@ -28,8 +28,8 @@ class Dataset:
     name: str
     train_images: Images
     train_labels: Labels
-    test_images: Images
-    test_labels: Labels
+    test_images: TestImages
+    test_labels: TestLabels
     num_classes: int
     shape: tuple[int, ...]
 

@@ -9,7 +9,9 @@ from jaxtyping import Int32, UInt8
 
 Images = UInt8[np.ndarray, "examples pixels"]
 Labels = Int32[np.ndarray, "examples"]
-Arrays = tuple[Images, Labels, Images, Labels]  # train images and labels, then test
+TestImages = UInt8[np.ndarray, "test_examples pixels"]
+TestLabels = Int32[np.ndarray, "test_examples"]
+Arrays = tuple[Images, Labels, TestImages, TestLabels]  # train images and labels, then test
 
 IDX_FILES = (
     "train-images-idx3-ubyte",

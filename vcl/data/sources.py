@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from vcl.errors import VclError
 
@@ -29,6 +29,7 @@ DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 FAILURES = (OSError, HTTPException, ValueError, LookupError, tarfile.TarError, *DAMAGED)  # of Source.files
 
 
+@runtime_checkable
 class Source(Protocol):
     """A place that may hold a data set; `str(source)` is how a message names it."""
 

@@ -1,0 +1,37 @@
+"""Peak memory of permuted MNIST with 50 tasks, on a few epochs.
+
+.venv/bin/python bench/memory.py
+"""
+
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+from vcl import StreamOptions, configure, run
+from vcl.experiment import Silent
+
+LIMIT = 1.5
+
+
+class Count(Silent):
+    def evaluated(self, stage: int, task: int, accuracies: list[float]) -> None:
+        print(f"\rtask {stage + 1}, {peak():.2f} GiB", end="", file=sys.stderr, flush=True)
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        run(
+            configure("permuted-mnist", stream=StreamOptions(num_tasks=50), epochs=2, test_samples=2),
+            Path(scratch),
+            reporter=Count(),
+        )
+    print(f"\npermuted MNIST, 50 tasks: peak {peak():.2f} GiB{'' if peak() < LIMIT else f', above {LIMIT}'}")
+
+
+if __name__ == "__main__":
+    main()

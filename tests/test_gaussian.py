@@ -1,0 +1,55 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from vcl.gaussian import Gaussian, isotropic, kl, log_prob, sample
+
+numbers = st.floats(-2, 2)
+
+
+def two(seed: int) -> Gaussian:
+    a, b, c, d = jax.random.split(jax.random.key(seed), 4)
+    return Gaussian(
+        {"w": jax.random.normal(a, (3, 2)), "b": jax.random.normal(b, (2,))},
+        {"w": jax.random.normal(c, (3, 2)), "b": jax.random.normal(d, (2,))},
+    )
+
+
+@settings(deadline=None, max_examples=30)
+@given(numbers, numbers, numbers, numbers)
+def test_kl_equals_the_integral(m, v, pm, pv):
+    q, p = stats.norm(m, np.exp(v / 2)), stats.norm(pm, np.exp(pv / 2))
+    ends = (m - 12 * np.exp(v / 2), m + 12 * np.exp(v / 2))
+    expected = integrate.quad(lambda x: q.pdf(x) * (q.logpdf(x) - p.logpdf(x)), *ends)[0]
+    with jax.enable_x64(True):
+        found = kl(Gaussian(jnp.array(m), jnp.array(v)), Gaussian(jnp.array(pm), jnp.array(pv)))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.usefixtures("float64")
+def test_kl_equals_its_monte_carlo_estimate_within_four_standard_errors():
+    q, p = two(0), two(1)
+    draws = jax.vmap(lambda k: sample(k, q))(jax.random.split(jax.random.key(2), 40_000))
+    ratios = jax.vmap(lambda theta: log_prob(q, theta) - log_prob(p, theta))(draws)
+    assert abs(ratios.mean() - kl(q, p)) < 4 * ratios.std() / np.sqrt(len(ratios))
+
+
+def test_kl_to_itself_is_zero():
+    np.testing.assert_allclose(kl(two(3), two(3)), 0.0, atol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_log_prob_is_scipys():
+    q, theta = two(0), two(1).mean
+    expected = sum(stats.norm.logpdf(theta[n], q.mean[n], np.exp(q.log_var[n] / 2)).sum() for n in ("w", "b"))
+    np.testing.assert_allclose(log_prob(q, theta), expected, rtol=1e-10)
+
+
+def test_isotropic_has_the_standard_deviation_asked_for():
+    q = isotropic({"w": jnp.zeros((2, 3))}, 0.5, 0.3)
+    np.testing.assert_allclose(q.mean["w"], 0.5)
+    np.testing.assert_allclose(jnp.exp(0.5 * q.log_var["w"]), 0.3, rtol=1e-6)

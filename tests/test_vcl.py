@@ -1,0 +1,306 @@
+"""Variational continual learning itself: the recursion, the objective, starts, heads and coresets."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_stream
+
+from vcl import memory
+from vcl.core import Examples, Task
+from vcl.errors import VclError
+from vcl.gaussian import Gaussian, isotropic, kl
+from vcl.methods.vcl import VCL, VCLState, cross_entropy, merged
+from vcl.networks import logits_local, pixels, select_head
+from vcl.training import Adam, Batch, Data, Fitter, masked_mean, run_epochs, to_device
+
+SMALL = VCL(hidden=(8,), epochs=4, batch_size=16, test_samples=5)
+KEY = jax.random.key(0)
+
+
+def observe(learner, stream, stages=None, fit=None):
+    """The states after each of the first stages."""
+    state = learner.init(KEY, stream.spec)
+    states = [state]
+    for stage in range(stages or len(stream.stages)):
+        data = to_device(stream.train(stage), stream.spec.capacity)
+        task = stream.spec.task(stream.stages[stage])
+        state = learner.observe(jax.random.fold_in(KEY, stage), state, task, data, fit or Fitter())
+        states.append(state)
+    return states
+
+
+def equal(a, b) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+# The recursion
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_recursion_gives_the_batch_posterior_of_conjugate_linear_regression():
+    """With orthogonal features mean field is exact, so folding over tasks must equal seeing all the data at once."""
+    rng = np.random.default_rng(0)
+    features = np.linalg.qr(rng.normal(size=(60, 4)))[0].reshape(3, 20, 4)
+    # Each task's own features must be orthogonal too.
+    features = np.stack([np.linalg.qr(f)[0] * scale for f, scale in zip(features, (2.0, 3.0, 1.5), strict=True)])
+    noise = 0.5
+    targets = np.stack([f @ [1.0, -2.0, 0.5, 3.0] + noise * rng.normal(size=20) for f in features])
+
+    def nelbo(key, q, args, batch: Batch):
+        # E_q[-log N(y; xθ, noise²)] in closed form: no Monte Carlo, so that only the recursion is tested.
+        prior, values = args
+        error = (values[batch.labels] - batch.inputs @ q.mean) ** 2 + batch.inputs**2 @ jnp.exp(q.log_var)
+        return masked_mean(0.5 * error / noise**2, batch.mask) + kl(q, prior) / batch.size
+
+    q = isotropic(jnp.zeros(4), 0.0, 1.0)
+    precision, weighted = np.eye(4), np.zeros(4)
+    for task, (x, y) in enumerate(zip(features, targets, strict=True)):
+        data = to_device(Examples(x, np.arange(20)), 20)
+        step = Adam(nelbo, 0.05, "cosine")
+        q = Fitter()(KEY, f"{task}", step, q, (q, jnp.asarray(y)), data, epochs=3000, batch_size=20)
+        precision, weighted = precision + x.T @ x / noise**2, weighted + x.T @ y / noise**2
+        np.testing.assert_allclose(q.mean, np.linalg.solve(precision, weighted), atol=1e-4)
+        np.testing.assert_allclose(np.exp(q.log_var), np.diag(np.linalg.inv(precision)), rtol=1e-3)
+
+
+def test_the_objective_is_equation_one_divided_by_the_number_of_examples():
+    stream = make_stream()
+    prior = select_head(SMALL.init(KEY, stream.spec).posterior, 0)
+    q = SMALL.fresh(KEY, prior.mean)
+    x, y = stream.train(0)
+    batch = Batch(jnp.asarray(x[:9]), jnp.asarray(y[:9], jnp.int32), jnp.arange(9) < 6, jnp.array(60))
+    draws = logits_local(KEY, q, pixels(batch.inputs), 1)[0]
+    likelihood = jax.nn.log_softmax(draws)[np.arange(9), y[:9]]
+    expected = -likelihood[:6].mean() + kl(q, prior) / 60
+    np.testing.assert_allclose(SMALL.nelbo(KEY, q, prior, batch), expected, rtol=1e-5)
+
+
+def test_cross_entropy_is_minus_the_log_probability_of_the_label():
+    outputs = jnp.log(jnp.array([[[0.2, 0.8], [0.5, 0.5]], [[0.9, 0.1], [0.25, 0.75]]]))
+    found = cross_entropy(outputs, jnp.array([1, 0], jnp.int32))
+    np.testing.assert_allclose(found, -np.log([[0.8, 0.5], [0.1, 0.25]]), rtol=1e-5)
+
+
+def test_the_prior_of_a_task_is_the_posterior_before_it():
+    """Given one example, there is nothing to learn: the posterior stays near the prior, wherever it started."""
+    stream = make_stream(shared_head=True)
+    learner = dataclasses.replace(SMALL, epochs=60, learning_rate=0.05)
+    before = observe(learner, stream, stages=1)[-1]
+    x, y = stream.train(0)
+    one = to_device(Examples(x[:1], y[:1]), 60)
+    longer = dataclasses.replace(learner, epochs=1500)
+    after = longer.observe(KEY, before, Task(1, 0), one, Fitter())
+    nowhere = longer.init(KEY, stream.spec)
+    assert kl(after.posterior, before.posterior) < 0.05 * kl(before.posterior, nowhere.posterior)
+
+
+# Conformance
+
+
+@pytest.mark.parametrize("settings", [{}, {"coreset": 5}, {"start": "previous"}, {"estimator": "weights"}])
+def test_the_state_keeps_its_structure_shapes_and_types(stream, settings):
+    learner = dataclasses.replace(SMALL, **settings)
+    first, *others = observe(learner, stream)
+    for state in others:
+        assert jax.tree.structure(state) == jax.tree.structure(first)
+        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(state), strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
+def test_later_tasks_are_not_compiled_again(stream):
+    learner = dataclasses.replace(SMALL, hidden=(9,))
+    observe(learner, stream, stages=1)
+    compiled = run_epochs._cache_size()
+    observe(learner, stream)
+    assert run_epochs._cache_size() == compiled
+
+
+def test_the_same_key_gives_the_same_bits_and_another_does_not(stream):
+    first, again = (observe(SMALL, stream)[-1] for _ in range(2))
+    assert equal(first, again)
+    data = to_device(stream.train(0), stream.spec.capacity)
+    start = SMALL.init(KEY, stream.spec)
+    a, b = (SMALL.observe(jax.random.key(k), start, Task(0, 0), data, Fitter()) for k in (1, 2))
+    assert not equal(a.posterior, b.posterior)
+
+
+def test_predictions_are_normalised_for_every_sample(stream):
+    state = observe(SMALL, stream, stages=1)[-1]
+    draws = SMALL.predict(KEY, SMALL.readout(KEY, state, Task(0, 0), Fitter()), jnp.asarray(stream.test(0).inputs))
+    assert draws.shape == (5, 40, 2)
+    np.testing.assert_allclose(jnp.exp(draws).sum(-1), 1.0, rtol=1e-5)
+    assert not np.allclose(draws[0], draws[1])
+
+
+def test_a_task_changes_the_body_and_its_own_head_only(stream):
+    before, after = observe(SMALL, stream, stages=2)[1:]
+    for part in ("mean", "log_var"):
+        old, new = getattr(before.posterior, part), getattr(after.posterior, part)
+        np.testing.assert_array_equal(old.head.weight[0], new.head.weight[0])
+        np.testing.assert_array_equal(old.head.weight[2], new.head.weight[2])
+        assert not np.array_equal(old.head.weight[1], new.head.weight[1])
+        assert not np.array_equal(old.body[0].weight, new.body[0].weight)
+
+
+# Where a task starts
+
+
+class Starts:
+    """A fit that learns nothing: it remembers where it was asked to start."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def __call__(self, key, name, step, params, args, data, **settings):
+        self.seen[name] = params
+        return params
+
+
+def test_a_fresh_start_has_small_random_means_and_small_variances(stream):
+    learner = dataclasses.replace(SMALL, hidden=(300,))
+    state = observe(dataclasses.replace(learner, epochs=1), stream, stages=1)[-1]
+    fit = Starts()
+    data = to_device(stream.train(1), stream.spec.capacity)
+    learner.observe(KEY, state, Task(1, 1), data, fit)
+    start = fit.seen["train"]
+    assert abs(start.mean.body[0].weight.std() - 0.1) < 0.01
+    assert np.all(start.log_var.body[0].weight == -6.0)
+
+
+def test_previous_starts_at_maximum_likelihood_then_at_the_previous_posterior(stream):
+    learner = dataclasses.replace(SMALL, start="previous")
+    fit = Starts()
+    data = to_device(stream.train(0), stream.spec.capacity)
+    state = learner.observe(KEY, learner.init(KEY, stream.spec), Task(0, 0), data, fit)
+    assert equal(fit.seen["train"].mean, fit.seen["maximum-likelihood"])
+    fit = Starts()
+    learner.observe(KEY, state, Task(1, 1), data, fit)
+    assert set(fit.seen) == {"train"}
+    assert equal(fit.seen["train"].mean.body, state.posterior.mean.body)
+    fit = Starts()
+    learner.observe(KEY, state, Task(0, 0), data, fit)
+    assert equal(fit.seen["train"], select_head(state.posterior, 0))
+
+
+# Coresets
+
+
+def test_the_coreset_is_taken_out_of_the_data(stream):
+    learner = dataclasses.replace(SMALL, coreset=7)
+
+    class Sizes(Starts):
+        def __call__(self, key, name, step, params, args, data, **settings):
+            self.seen[name] = data
+            return params
+
+    fit = Sizes()
+    examples = stream.train(1)
+    state = learner.init(KEY, stream.spec)
+    state = learner.observe(KEY, state, Task(1, 1), to_device(examples, 60), fit)
+    data = fit.seen["train"]
+    assert int(data.size) == 47 - 7
+    kept, aside = np.asarray(data.inputs[:40]), np.asarray(state.coreset.inputs[1])
+    together = np.concatenate([kept, aside])
+    assert {tuple(r) for r in together} == {tuple(r) for r in examples.inputs}
+    assert list(state.coreset.filled) == [0, 7, 0]
+
+
+def test_the_propagated_posterior_never_sees_the_coreset(stream):
+    learner = dataclasses.replace(SMALL, coreset=7, coreset_epochs=30)
+    state = observe(learner, stream, stages=2)[-1]
+    copy = jax.tree.map(np.array, state)
+    refined = learner.readout(KEY, state, Task(0, 0), Fitter())
+    assert equal(state, copy)
+    assert not equal(refined, select_head(state.posterior, 0))
+    changed = dataclasses.replace(state, coreset=jax.tree.map(lambda a: a * 0, state.coreset))
+    data = to_device(stream.train(2), stream.spec.capacity)
+    a, b = (learner.observe(KEY, s, Task(2, 2), data, Fitter()) for s in (state, changed))
+    assert equal(a.posterior, b.posterior)
+
+
+def test_training_on_the_coreset_improves_its_likelihood(stream):
+    learner = dataclasses.replace(SMALL, coreset=20, coreset_epochs=200, learning_rate=0.05)
+    state = learner.init(KEY, stream.spec)
+    data = to_device(stream.train(0), stream.spec.capacity)
+    coreset, _ = learner.set_aside(KEY, state.coreset, Task(0, 0), data)
+    ignorant = VCLState(state.posterior, state.trained, coreset)
+    x, y = coreset.inputs[0], np.asarray(coreset.labels[0])
+
+    def likelihood(q: Gaussian) -> float:
+        return float(learner.predict(KEY, q, x)[:, np.arange(20), y].mean())
+
+    before = likelihood(select_head(state.posterior, 0))
+    assert likelihood(learner.readout(KEY, ignorant, Task(0, 0), Fitter())) > before + 0.5
+
+
+def test_coresets_are_per_task_with_several_heads_and_merged_with_one():
+    learner = dataclasses.replace(SMALL, coreset=4)
+    for shared, expected in ((False, 4), (True, 8)):
+        stream = make_stream(shared_head=shared)
+        state = observe(learner, stream, stages=2)[-1]
+        data = merged(state.coreset, stream.spec.num_heads, stream.spec.task(1))
+        assert int(data.size) == expected
+        rows = {tuple(r) for r in np.asarray(data.inputs[:expected])}
+        own = {tuple(r) for r in np.asarray(state.coreset.inputs[1])}
+        assert own <= rows
+
+
+def test_tasks_that_share_a_head_share_one_refinement():
+    learner = dataclasses.replace(SMALL, coreset=4)
+    stream = make_stream(shared_head=True)
+    state = observe(learner, stream, stages=2)[-1]
+    fit = Fitter()
+    first, second = (learner.readout(KEY, state, Task(t, 0), fit) for t in (0, 1))
+    assert first is second
+
+
+def test_a_coreset_fills_up_over_several_batches_of_one_task(stream):
+    learner = dataclasses.replace(SMALL, coreset=7)
+    x, y = stream.train(0)
+    state = learner.init(KEY, stream.spec)
+    for part in (slice(0, 4), slice(4, 30), slice(30, 60)):
+        state = learner.observe(KEY, state, Task(0, 0), to_device(Examples(x[part], y[part]), 60), Starts())
+    assert list(state.coreset.filled) == [7, 0, 0]
+    assert len({tuple(r) for r in np.asarray(state.coreset.inputs[0])}) == 7
+
+
+def test_random_coresets_are_distinct_real_rows():
+    data = Data(jnp.arange(20.0)[:, None], jnp.zeros(20, jnp.int32), jnp.array(12))
+    rows = np.asarray(memory.random(KEY, data, 12))
+    assert sorted(rows) == list(range(12))
+
+
+def test_k_center_equals_brute_force():
+    points = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
+    data = Data(jnp.asarray(np.pad(points, ((0, 9), (0, 0)))), jnp.zeros(39, jnp.int32), jnp.array(30))
+    rows = [int(r) for r in memory.k_center(KEY, data, 8)]
+    expected = rows[:1]
+    while len(expected) < 8:
+        distance = ((points[:, None] - points[None, expected]) ** 2).sum(-1).min(1)
+        expected.append(int(distance.argmax()))
+    assert rows == expected
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epochs": -3}, "--epochs must be above 0, but it is -3"),
+        ({"learning_rate": float("nan")}, "--learning-rate must be above 0"),
+        ({"hidden": (10, 0)}, "--hidden needs"),
+        ({"coreset": -1}, "--coreset must not be negative"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings, message):
+    with pytest.raises(VclError, match=message):
+        dataclasses.replace(SMALL, **settings)
+
+
+def test_a_coreset_larger_than_the_data_is_refused(stream):
+    with pytest.raises(VclError, match="at most 60"):
+        dataclasses.replace(SMALL, coreset=60).init(KEY, stream.spec)
