@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from cyclopts import App, CycloptsError, Group, Parameter, Token
 from rich.console import Console
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from vcl.runs import RunConfig
     from vcl.store import RunFolder
 
-out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 app = App(
@@ -67,7 +66,7 @@ def main() -> None:
         _fail("Standard output could not be written: no space left on device. Runs are saved: `vcl show`.", 2)
 
 
-def _fail(message: str, code: int) -> None:
+def _fail(message: str, code: int) -> NoReturn:
     err.print(f"[bold red]vcl:[/bold red] {_escape(message)}", soft_wrap=True)
     sys.exit(code)
 
@@ -171,6 +170,8 @@ def _with_settings(function: Callable[..., None], kind: type | None) -> Callable
             flag = Parameter(help=f"{explanation[0].upper()}{explanation[1:]}.", group=SETTINGS)
             if get_origin(annotation) is tuple:
                 flag = Parameter(help=flag.help, group=SETTINGS, n_tokens=1, converter=_widths)
+            if annotation is int:
+                flag = Parameter(help=flag.help, group=SETTINGS, converter=_whole)
             parameters.append(
                 inspect.Parameter(
                     name,
@@ -183,6 +184,14 @@ def _with_settings(function: Callable[..., None], kind: type | None) -> Callable
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _whole(type_: Any, tokens: tuple[Token, ...]) -> int:
+    """A whole number; 2.5 epochs are a mistake, not 2."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError("write a whole number") from None
 
 
 def _widths(type_: Any, tokens: tuple[Token, ...]) -> tuple[int, ...]:
@@ -212,15 +221,14 @@ def _run_one(
                 seconds_between_checkpoints=checkpoint_seconds,
             )
         except Interrupted:
-            pass
-    _fail(f"Stopped; everything so far is saved. Go on with: vcl resume {root / config.name}", 130)
-    raise AssertionError
+            message = f"Stopped; everything so far is saved. Go on with: vcl resume {root / config.name}"
+    _fail(message, 130)
 
 
 def _run_several(
     configs: list["RunConfig"], root: Path, jobs: int, data_dir: Path | None, quiet: bool
 ) -> list[dict[str, Any]]:
-    from vcl.benchmarks import STREAMS, build
+    from vcl.benchmarks import build
     from vcl.experiment import Interrupted
     from vcl.progress import SeveralRuns
     from vcl.sweep import run_all
@@ -231,9 +239,8 @@ def _run_several(
         try:
             return run_all(configs, root, jobs, watch=board.watch, data_dir=data_dir)
         except (KeyboardInterrupt, Interrupted):
-            pass
-    _fail("Stopped; everything so far is saved. The same command goes on from there.", 130)
-    raise AssertionError(STREAMS)
+            message = "Stopped; everything so far is saved. The same command goes on from there."
+    _fail(message, 130)
 
 
 # Looking at runs

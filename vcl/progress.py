@@ -48,13 +48,16 @@ class Board:
         self.bars.stop()
 
     def say(self, message: str) -> None:
-        if not self.quiet:
-            self.console.print(escape(message), soft_wrap=True)
+        self.console.print(escape(message), soft_wrap=True)
 
     def show(self, row: int, fraction: float, text: str, *, milestone: bool = False) -> None:
         self.bars.update(self.rows[row], completed=fraction, text=escape(text))
         now = time.monotonic()
-        if not self.console.is_terminal and (milestone or now - self.spoken[row] > SECONDS_BETWEEN_LINES):
+        if (
+            not self.quiet
+            and not self.console.is_terminal
+            and (milestone or now - self.spoken[row] > SECONDS_BETWEEN_LINES)
+        ):
             self.spoken[row] = now
             self.say(f"{self.names[row]}: {100 * fraction:3.0f} %  {text}")
 

@@ -76,8 +76,8 @@ def configure(
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in settings:
         choose(f"setting of {method}", name, known)
-    if seed < 0:
-        raise VclError(f"--seed must not be negative, but it is {seed}.")
+    if not 0 <= seed < 2**31:
+        raise VclError(f"--seed must be between 0 and {2**31 - 1}, but it is {seed}.")
     chosen = {**by_benchmark.get(benchmark, by_benchmark[family]), **settings}
     learner = kind(**{k: _hashable(v) for k, v in chosen.items()})
     options = stream or StreamOptions()
@@ -86,16 +86,19 @@ def configure(
 
 def from_record(record: dict[str, Any]) -> RunConfig:
     """The configuration that a run folder holds."""
-    config = record["config"]
-    return configure(
-        record["benchmark"],
-        record["method"],
-        recipe=config["recipe"],
-        seed=record["seed"],
-        threads=config["threads"],
-        stream=StreamOptions(**config["stream"]),
-        **config["learner"],
-    )
+    try:
+        config = record["config"]
+        return configure(
+            record["benchmark"],
+            record["method"],
+            recipe=config["recipe"],
+            seed=record["seed"],
+            threads=config["threads"],
+            stream=StreamOptions(**config["stream"]),
+            **config["learner"],
+        )
+    except (KeyError, TypeError) as error:
+        raise VclError(f"This run's run.json was changed or is incomplete ({error}). Restore it.") from None
 
 
 def available_threads() -> int:
@@ -129,10 +132,13 @@ def run(
             return folder.result
     reporter = reporter or experiment.Silent()
     stream = build(config.benchmark, config.stream, config.seed, data_dir, reporter.say)
+    # Whatever the learner refuses, it refuses here: before there is a folder.
+    jax.eval_shape(lambda: config.learner.init(jax.random.key(0), stream.spec))
     if not (path / "run.json").exists():
         facts = {"spec": asdict(stream.spec), "task_names": stream.task_names, "stages": stream.stages}
         folder = RunFolder.create(path, {**describe(config), **facts})
     with folder.lock():
+        folder.clean()
         measured = experiment.learn(
             config.learner,
             stream,

@@ -101,6 +101,11 @@ class RunFolder:
             path.touch()
         return locked(path, refuse)
 
+    def clean(self) -> None:
+        """Remove what a killed process left half-written."""
+        for path in (*self.path.glob(".*"), *self.checkpoints.glob(".*")):
+            path.unlink(missing_ok=True)
+
     # Metrics
 
     def events(self) -> list[dict[str, Any]]:

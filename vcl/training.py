@@ -208,6 +208,7 @@ class Fitter:
     ) -> PyTree:
         if name in self.finished:
             return self.finished[name]
+        batch_size = min(batch_size, data.capacity)
         # The loop gives its input's memory to its output, so it must own what it is handed. Stating the type makes
         # it a strong one, like those that the loop returns: a weak one would be compiled for separately.
         start = jax.tree.map(lambda a: jnp.array(a, a.dtype), (step.init(params), jnp.zeros(epochs)))
