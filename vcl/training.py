@@ -90,13 +90,21 @@ def learning_rate(schedule: str, progress: Float[Array, ""]) -> Float[Array, ""]
 SCHEDULES = ("constant", "cosine", "plateau")
 
 
+def unscaled(params: PyTree, direction: PyTree) -> PyTree:
+    return direction
+
+
 @dataclass(frozen=True)
 class Adam:
-    """Adam (Kingma & Ba, 2014) on `loss(key, params, args, batch)`, lower is better."""
+    """Adam (Kingma & Ba, 2014) on `loss(key, params, args, batch)`, lower is better.
+
+    `scale(params, direction)` gives parameters learning rates of their own.
+    """
 
     loss: Callable[[Key[Array, ""], PyTree, PyTree, Batch], Float[Array, ""]]
     rate: float
     schedule: str = "constant"
+    scale: Callable[[PyTree, PyTree], PyTree] = unscaled
 
     def init(self, params: PyTree) -> PyTree:
         return params, optax.scale_by_adam().init(params)
@@ -111,6 +119,7 @@ class Adam:
         objective, gradient = jax.value_and_grad(self.loss, argnums=1)(key, params, args, batch)
         direction, moments = optax.scale_by_adam().update(gradient, moments)
         rate = self.rate * learning_rate(self.schedule, progress)
+        direction = self.scale(params, direction)
         return (jax.tree.map(lambda p, d: p - rate * d, params, direction), moments), objective
 
 
