@@ -71,6 +71,7 @@ STREAMS = {
     ("stream", "settings"),
     [
         ("heads", {}),
+        ("shared head", {}),
         ("shared head", {"coreset": 5}),
         ("heads", {"start": "previous", "estimator": "weights"}),
         ("online", {"coreset": 5}),

@@ -214,7 +214,7 @@ def merged(coreset: Coreset, num_heads: int, task: Task) -> Data:
     tasks, size = coreset.labels.shape
     empty = (jnp.arange(size) >= coreset.filled[:, None]).reshape(-1)
     order = jnp.argsort(empty, stable=True)
-    inputs = coreset.inputs.reshape(tasks * size, -1)[order]
+    inputs = coreset.inputs.reshape(tasks * size, coreset.inputs.shape[-1])[order]
     return Data(inputs, coreset.labels.reshape(-1)[order], coreset.filled.sum())
 
 
