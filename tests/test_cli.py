@@ -546,3 +546,32 @@ def test_predictions_from_something_else_than_a_checkpoint_are_refused(vcl, copi
 def test_predictions_before_anything_is_learnt_are_refused(vcl, stopped, images):
     (stopped / "checkpoints" / "after-0001.safetensors").unlink()
     refused(vcl("predict", stopped, "--input", images, "--task", "1"), "not learnt a task yet")
+
+
+def test_several_runs_are_shown_together_and_reported_in_one_page(vcl, finished, tmp_path):
+    other = vcl("run", "split-digits", *TINY, "--seed", "5", "--out", tmp_path, "--json")
+    second = next(tmp_path.glob("*seed5"))
+    shown = json.loads(vcl("show", finished, second, "--json", "--figure", tmp_path / "both.svg").out)
+    assert [r["seed"] for r in shown["runs"]] == [0, 5]
+    assert (tmp_path / "both.svg").read_text().lstrip().startswith("<?xml")
+    page = tmp_path / "page.html"
+    assert vcl("report", finished, second, "--out", page).code == 0
+    text = page.read_text()
+    assert f"{100 * json.loads(other.out)['average_accuracy']:.2f} %" in text
+    assert "2 runs" in text
+    assert "http://" not in text.replace("http://www.w3.org", "").replace("http://purl.org", "")
+
+
+def test_a_page_escapes_what_it_is_told(vcl, finished, tmp_path):
+    folder = tmp_path / finished.name
+    shutil.copytree(finished, folder)
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**record, "command": "vcl run <script>alert(1)</script>"}))
+    vcl("report", folder, "--out", tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_a_figure_must_be_a_picture(vcl, finished, tmp_path):
+    refused(vcl("show", finished, "--figure", tmp_path / "figure.txt"), ".png")

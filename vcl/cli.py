@@ -309,32 +309,39 @@ def list_runs(*, out: Out = Path("runs"), json: bool = False) -> None:
 
 @app.command(sort_key=3)
 def show(
-    run: Annotated[Path, Parameter(help="The run's folder.")],
-    /,
-    *,
+    *runs: Annotated[Path, Parameter(help="Run folders; of several, mean and standard deviation are given.")],
     figure: Annotated[
-        Path | None, Parameter(help="Draw accuracy after each task into this PNG or SVG file.")
+        Path | None, Parameter(help="Draw accuracy after each task into this PNG, SVG or PDF file.")
     ] = None,
     json: bool = False,
 ) -> None:
-    """Show what a run found: accuracies, calibration, what it is unsure of, and how it was made."""
-    from vcl.store import RunFolder
-
-    folder = RunFolder.open(run)
-    result = _complete(folder)
+    """Show what runs found: accuracies, calibration, what they are unsure of, and how they were made."""
+    folders = _open(runs)
+    results = [_complete(folder) for folder in folders]
     if figure:
         from vcl.report.figures import accuracy_figure
 
-        accuracy_figure([result], figure)
+        accuracy_figure(results, figure)
         err.print(f"Figure: {_escape(str(figure))}")
-    _present(result, run, as_json=json)
+    if len(results) > 1:
+        return _present_several(results, folders[0].path.parent, as_json=json)
+    _present(results[0], folders[0].path, as_json=json)
     if not json:
-        record = folder.record
+        record = folders[0].record
         out_console().print(
             f"\nMade by: {_escape(record['command'])}  (vcl {record['version']}, {record['created']})"
         )
         settings = ", ".join(f"{k}={v}" for k, v in record["config"]["learner"].items())
         out_console().print(f"Settings: {_escape(settings)}")
+    return None
+
+
+def _open(runs: tuple[Path, ...]) -> list["RunFolder"]:
+    from vcl.store import RunFolder
+
+    if not runs:
+        raise VclError("Name at least one run folder. `vcl runs` lists them.")
+    return [RunFolder.open(run) for run in runs]
 
 
 @app.command(sort_key=4)
@@ -346,11 +353,9 @@ def report(
     """Write one HTML file about runs, which opens from disk: accuracies, curves, calibration, configuration."""
     from vcl.files import write_atomically
     from vcl.report.html import render
-    from vcl.store import RunFolder, writing
+    from vcl.store import writing
 
-    if not runs:
-        raise VclError("Name at least one run folder. `vcl runs` lists them.")
-    page = render([(folder.record, _complete(folder)) for folder in map(RunFolder.open, runs)])
+    page = render([(folder.record, _complete(folder)) for folder in _open(runs)])
     with writing(out):
         write_atomically(out, page.encode())
     err.print(f"Report: {_escape(str(out))}")

@@ -1,8 +1,9 @@
 """Figures from stored results."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ def accuracy_figure(results: Sequence[dict[str, Any]], path: Path) -> None:
         draw_accuracy(results, out, path.suffix[1:])
 
 
-def draw_accuracy(results: Sequence[dict[str, Any]], out: IO[Any], kind: str) -> None:
+def draw_accuracy(results: Sequence[dict[str, Any]], out: io.IOBase, kind: str) -> None:
     """Accuracy on each task, and on average, after each task; mean and standard deviation over several seeds."""
     import matplotlib as mpl
 
