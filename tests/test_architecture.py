@@ -24,7 +24,7 @@ ALLOWED = {
     "evaluation": {"core"},
     "store": {"errors", "files"},
     "experiment": {"core", "evaluation", "store", "training"},
-    "report": {"report", "store", "errors", "analysis"},
+    "report": {"report", "store", "errors", "files", "analysis"},
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from vcl.errors import VclError
+from vcl.files import write_atomically
 from vcl.store import writing
 
 
@@ -16,11 +17,12 @@ def accuracy_figure(results: Sequence[dict[str, Any]], path: Path) -> None:
     kinds = {".png", ".svg", ".pdf"}
     if path.suffix not in kinds:
         raise VclError(f"A figure's file must end in {', '.join(sorted(kinds))}, but it is {path}.")
-    with writing(path), path.open("wb") as out:
-        draw_accuracy(results, out, path.suffix[1:])
+    picture = draw_accuracy(results, path.suffix[1:])
+    with writing(path):
+        write_atomically(path, picture)
 
 
-def draw_accuracy(results: Sequence[dict[str, Any]], out: io.IOBase, kind: str) -> None:
+def draw_accuracy(results: Sequence[dict[str, Any]], kind: str) -> bytes:
     """Accuracy on each task, and on average, after each task; mean and standard deviation over several seeds."""
     import matplotlib as mpl
 
@@ -52,5 +54,9 @@ def draw_accuracy(results: Sequence[dict[str, Any]], out: io.IOBase, kind: str) 
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3, lw=0.5)
     figure.suptitle(f"{results[0]['benchmark']}, {results[0]['method']}", x=0.01, ha="left", fontweight="bold")
-    figure.savefig(out, format=kind, dpi=150)
+    out = io.BytesIO()
+    # No date and no names of programs: the same runs give the same bytes.
+    nothing = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",), "pdf": ("CreationDate",)}[kind]
+    figure.savefig(out, format=kind, dpi=150, metadata=dict.fromkeys(nothing))
     plt.close(figure)
+    return out.getvalue()

@@ -1,6 +1,5 @@
 """One self-contained HTML file about runs: opens from disk, without a network."""
 
-import io
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -52,9 +51,7 @@ def _summary(results: Sequence[dict[str, Any]]) -> str:
 
 
 def _section(record: dict[str, Any], result: dict[str, Any]) -> str:
-    svg = io.StringIO()
-    draw_accuracy([result], svg, "svg")
-    drawing = svg.getvalue()
+    drawing = draw_accuracy([result], "svg").decode()
     names = [f"{number}: {name}" for number, name in enumerate(result["task_names"], start=1)]
     settings = "\n".join(
         f"{k} = {v}" for k, v in {**record["config"]["stream"], **record["config"]["learner"]}.items()
