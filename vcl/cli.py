@@ -134,7 +134,7 @@ def _run(
     ]
     root = runs.unused_root(out, configs[0]) if fresh else out
     if several:
-        results = _run_several(configs, root, jobs or min(cores, seeds), data_dir, quiet)
+        results = _run_several(configs, root, jobs or min(cores, seeds), data_dir, checkpoint_seconds, quiet)
         _present_several(results, root, as_json=json)
     else:
         result = _run_one(configs[0], root, data_dir, checkpoint_seconds, quiet)
@@ -226,7 +226,7 @@ def _run_one(
 
 
 def _run_several(
-    configs: list["RunConfig"], root: Path, jobs: int, data_dir: Path | None, quiet: bool
+    configs: list["RunConfig"], root: Path, jobs: int, data_dir: Path | None, checkpoint_seconds: float, quiet: bool
 ) -> list[dict[str, Any]]:
     from vcl.benchmarks import build
     from vcl.experiment import Interrupted
@@ -237,7 +237,14 @@ def _run_several(
     build(configs[0].benchmark, configs[0].stream, configs[0].seed, data_dir)
     with SeveralRuns(err, configs, quiet=quiet) as board:
         try:
-            return run_all(configs, root, jobs, watch=board.watch, data_dir=data_dir)
+            return run_all(
+                configs,
+                root,
+                jobs,
+                watch=board.watch,
+                data_dir=data_dir,
+                seconds_between_checkpoints=checkpoint_seconds,
+            )
         except (KeyboardInterrupt, Interrupted):
             message = "Stopped; everything so far is saved. The same command goes on from there."
     _fail(message, 130)

@@ -70,14 +70,21 @@ class StageRecorder:
     reporter: Reporter
     stop: Callable[[], bool]
     seconds_between: float
-    facts: Callable[[], dict[str, Any]]
+    began: float
+    """When training would have begun, had it never been interrupted."""
     saved_at: float = field(default_factory=time.monotonic)
     told: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def train_seconds(self) -> float:
+        return time.monotonic() - self.began
 
     def restore(self, phase: str, like: PyTree) -> tuple[int, PyTree] | None:
         found = self.folder and self.folder.newest_during(self.stage + 1, phase, like, self.reporter.say)
         epoch = found[0] if found else 0
         self.told[phase] = epoch
+        if found:
+            self.began = time.monotonic() - found[2]["train_seconds"]
         if self.folder:
             self.folder.replace_events(
                 e
@@ -105,7 +112,8 @@ class StageRecorder:
     def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None:
         due = time.monotonic() - self.saved_at >= self.seconds_between
         if self.folder and (due or last or self.stop()):
-            self.folder.save_during(self.stage + 1, phase, epoch, carry, self.facts())
+            facts = {"train_seconds": self.train_seconds}
+            self.folder.save_during(self.stage + 1, phase, epoch, carry, facts)
             self.saved_at = time.monotonic()
         if self.stop():
             raise Interrupted
@@ -158,18 +166,13 @@ def learn(
         evaluate_stage(learner, root, state, stream, first - 1, progress, folder, reporter, stop)
 
     for stage in range(first, len(stream.stages)):
-        began = time.perf_counter() - facts["train_seconds"]
-        steps = facts["steps"]
-
-        def so_far(began: float = began, steps: int = steps) -> dict[str, Any]:
-            return {"steps": steps, "train_seconds": time.perf_counter() - began}
-
-        recorder = StageRecorder(folder, stage, reporter, stop, seconds_between_checkpoints, so_far)
+        began = time.monotonic() - facts["train_seconds"]
+        recorder = StageRecorder(folder, stage, reporter, stop, seconds_between_checkpoints, began)
         fit = Fitter(recorder)
         task = stream.spec.task(stream.stages[stage])
         data = to_device(stream.train(stage), stream.spec.capacity)
         state = learner.observe(stage_key(root, stage, 0), state, task, data, fit)
-        facts = {"steps": steps + fit.steps, "train_seconds": time.perf_counter() - began}
+        facts = {"steps": facts["steps"] + fit.steps, "train_seconds": recorder.train_seconds}
         if folder:
             ends = [s + 1 for s in range(stage) if stream.ends_task(s)]
             folder.save_after(stage + 1, state, facts, keep=ends)

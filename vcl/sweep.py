@@ -39,10 +39,11 @@ def run_all(
     *,
     watch: Callable[[int, Standing], None],
     data_dir: Path | None = None,
+    seconds_between_checkpoints: float = 15.0,
 ) -> list[dict[str, Any]]:
     """Results of all runs, in order. The first failure ends the others, after they have saved what they did."""
     with ProcessPoolExecutor(jobs, get_context("spawn"), _initialise, (os.getpid(),)) as pool:
-        futures = [pool.submit(_work, config, root, data_dir) for config in configs]
+        futures = [pool.submit(_work, config, root, data_dir, seconds_between_checkpoints) for config in configs]
         try:
             while not all(future.done() for future in futures):
                 for number, config in enumerate(configs):
@@ -101,7 +102,7 @@ def _initialise(parent: int) -> None:
     signal.signal(signal.SIGINT, lambda *_: setattr(_Parent, "asked", True))
 
 
-def _work(config: RunConfig, root: Path, data_dir: Path | None) -> dict[str, Any]:
+def _work(config: RunConfig, root: Path, data_dir: Path | None, seconds: float) -> dict[str, Any]:
     runs.prepare_jax(config.threads)
     return runs.run(
         config,
@@ -109,6 +110,7 @@ def _work(config: RunConfig, root: Path, data_dir: Path | None) -> dict[str, Any
         reporter=Silent(),
         stop=lambda: _Parent.asked or os.getppid() != _Parent.pid,
         data_dir=data_dir,
+        seconds_between_checkpoints=seconds,
     )
 
 
