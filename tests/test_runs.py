@@ -29,6 +29,8 @@ class Listener(Silent):
     def say(self, message):
         self.words.append(message)
 
+    warn = say
+
 
 class StopAt:
     """Asks to stop at the n-th opportunity."""

@@ -25,7 +25,10 @@ class Reporter(Protocol):
     """Somebody who watches a run."""
 
     def say(self, message: str) -> None:
-        """A word that the user should read."""
+        """A word about how it goes."""
+
+    def warn(self, message: str) -> None:
+        """A word that the user must read, even one who asked for quiet."""
 
     def begin(self, stream: Stream) -> None:
         """The run starts, or goes on."""
@@ -41,6 +44,8 @@ class Silent:
     """Nobody watches."""
 
     def say(self, message: str) -> None: ...
+
+    def warn(self, message: str) -> None: ...
 
     def begin(self, stream: Stream) -> None: ...
 
@@ -80,7 +85,7 @@ class StageRecorder:
         return time.monotonic() - self.began
 
     def restore(self, phase: str, like: PyTree) -> tuple[int, PyTree] | None:
-        found = self.folder and self.folder.newest_during(self.stage + 1, phase, like, self.reporter.say)
+        found = self.folder and self.folder.newest_during(self.stage + 1, phase, like, self.reporter.warn)
         epoch = found[0] if found else 0
         self.told[phase] = epoch
         if found:
@@ -153,7 +158,7 @@ def learn(
     state = learner.init(jax.random.fold_in(root, len(stream.stages)), stream.spec)
     facts: dict[str, Any] = {"steps": 0, "train_seconds": 0.0}
     first = 0
-    if folder and (found := folder.newest_after(state, reporter.say)):
+    if folder and (found := folder.newest_after(state, reporter.warn)):
         first, state, facts = found
         reporter.say(f"Continuing after stage {first} of {len(stream.stages)}.")
     progress = recover(folder, first)

@@ -48,6 +48,10 @@ class Board:
         self.bars.stop()
 
     def say(self, message: str) -> None:
+        if not self.quiet:
+            self.warn(message)
+
+    def warn(self, message: str) -> None:
         self.console.print(escape(message), soft_wrap=True)
 
     def show(self, row: int, fraction: float, text: str, *, milestone: bool = False) -> None:

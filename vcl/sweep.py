@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -90,6 +91,13 @@ def standing(path: Path) -> Standing:
     )
 
 
+class Worker(Silent):
+    """Reports through the store; only what must be read goes to standard error."""
+
+    def warn(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
+
+
 class _Parent:
     """The process that started this one: when it is gone, or when it asks, work stops."""
 
@@ -107,7 +115,7 @@ def _work(config: RunConfig, root: Path, data_dir: Path | None, seconds: float) 
     return runs.run(
         config,
         root,
-        reporter=Silent(),
+        reporter=Worker(),
         stop=lambda: _Parent.asked or os.getppid() != _Parent.pid,
         data_dir=data_dir,
         seconds_between_checkpoints=seconds,
