@@ -39,12 +39,12 @@ def main() -> None:
     ]
 
     def watch(number: int, now: Standing) -> None:
-        done[number] = now.complete
-        print(f"\r{sum(done)} of {len(done)} runs", end="", file=sys.stderr, flush=True)
+        if now.complete and not done[number]:
+            done[number] = True
+            print(f"{sum(done)} of {len(done)} runs", file=sys.stderr, flush=True)
 
     done = [False] * len(configs)
     results = run_all(configs, chosen.out, chosen.jobs, watch=watch)
-    print(file=sys.stderr)
     rows = []
     for number, settings in enumerate(candidates):
         accuracies = [

@@ -30,6 +30,7 @@ app = App(
     ),
     help_format="rich",
     version_flags=["--version"],
+    default_parameter=Parameter(negative=()),
 )
 data_app = App(name="data", help="List, fetch and verify the data sets.", help_format="rich")
 app.command(data_app)
@@ -191,7 +192,7 @@ def _whole(type_: Any, tokens: tuple[Token, ...]) -> int:
     try:
         return int(tokens[0].value)
     except ValueError:
-        raise ValueError("write a whole number") from None
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
 def _widths(type_: Any, tokens: tuple[Token, ...]) -> tuple[int, ...]:
