@@ -185,6 +185,13 @@ def test_previous_starts_at_maximum_likelihood_then_at_the_previous_posterior(st
     assert equal(fit.seen["train"], select_head(state.posterior, 0))
 
 
+def test_slow_variances_stay_near_their_start_while_the_means_learn(stream):
+    slow, usual = (observe(dataclasses.replace(SMALL, variance_rate=r), stream, stages=1)[-1] for r in (0.01, 1.0))
+    moved = [abs(s.posterior.log_var.body[0].weight + 6.0).max() for s in (slow, usual)]
+    assert 0 < moved[0] < 0.05 * moved[1]
+    assert abs(slow.posterior.mean.body[0].weight).max() > 0.05
+
+
 # Coresets
 
 
