@@ -1,40 +1,58 @@
-"""The search behind the fast recipes: candidates on validation data, never on test data.
+"""The search behind every method's settings: candidates on validation data, never on test data.
 
-    .venv/bin/python bench/search.py split-mnist --seeds 2
-    .venv/bin/python bench/search.py permuted-mnist --seeds 1
+    .venv/bin/python bench/search.py ewc split-mnist --seeds 2
+    .venv/bin/python bench/search.py icarl split-mnist --scenario class
 
-Each candidate is what `vcl run BENCHMARK --validation 0.1 ...` does with these settings. Runs are kept in the folder
-that --out names; an interrupted search goes on where it was. The outcome is a Markdown table, best first.
+Candidates are listed in bench/candidates/METHOD.json, for each benchmark (`split-mnist`, or `split-mnist/class` for
+a scenario) as grids: every combination of a grid's values is one. Each candidate is what `vcl run BENCHMARK --method
+METHOD --validation 0.1 ...` does with these settings. Runs are kept in the folder that --out names, so that a search
+which was interrupted, or a grid which grew, goes on where it was. The outcome is a Markdown table, best first,
+printed and kept in results/search.
 """
 
 import argparse
+import json
 import sys
 from itertools import product
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from vcl import StreamOptions, configure
 from vcl.sweep import Standing, run_all
 
-SPLIT = [
-    {"epochs": epochs, "variance_rate": rate, "init_std": spread}
-    for epochs, rate, spread in ((40, 0.3, 0.2), (40, 0.3, 0.1), (40, 1.0, 0.1), (100, 1.0, 0.1))
-]
-PERMUTED = [{"epochs": 30, "prior_std": std} for std in (0.3, 1.0)]
-CANDIDATES = {"split-mnist": (SPLIT, None), "permuted-mnist": (PERMUTED, 5)}
+CANDIDATES = Path(__file__).parent / "candidates"
+OUTCOMES = Path(__file__).parent.parent / "results" / "search"
+
+
+def settings_of(grids: list[dict[str, list[Any]]]) -> list[dict[str, Any]]:
+    return [dict(zip(grid, values, strict=True)) for grid in grids for values in product(*grid.values())]
+
+
+def outcome(rows: list[tuple[dict[str, Any], list[float]]]) -> str:
+    """A Markdown table, best first."""
+    lines = ["| settings | validation accuracy (%) | seeds |", "|---|---|---|"]
+    for settings, accuracies in sorted(rows, key=lambda row: -mean(row[1])):
+        text = ", ".join(f"{key} {value}" for key, value in settings.items())
+        lines.append(f"| {text} | {mean(accuracies):.2f} | {', '.join(f'{a:.2f}' for a in accuracies)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmark", choices=CANDIDATES)
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("method")
+    parser.add_argument("benchmark")
+    parser.add_argument("--scenario", choices=("task", "domain", "class"))
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
     chosen = parser.parse_args()
-    candidates, num_tasks = CANDIDATES[chosen.benchmark]
-    stream = StreamOptions(validation=0.1, num_tasks=num_tasks)
+    place = f"{chosen.benchmark}/{chosen.scenario}" if chosen.scenario else chosen.benchmark
+    plan = json.loads((CANDIDATES / f"{chosen.method}.json").read_text())[place]
+    stream = StreamOptions(scenario=chosen.scenario, validation=0.1, num_tasks=plan.get("num_tasks"))
+    candidates = settings_of(plan["grids"])
     configs = [
-        configure(chosen.benchmark, seed=seed, threads=1, stream=stream, **settings)
+        configure(chosen.benchmark, chosen.method, seed=seed, threads=1, stream=stream, **settings)
         for settings, seed in product(candidates, range(chosen.seeds))
     ]
 
@@ -45,16 +63,16 @@ def main() -> None:
 
     done = [False] * len(configs)
     results = run_all(configs, chosen.out, chosen.jobs, watch=watch)
-    rows = []
-    for number, settings in enumerate(candidates):
-        accuracies = [
-            100 * r["average_accuracy"] for r in results[number * chosen.seeds : (number + 1) * chosen.seeds]
-        ]
-        rows.append((mean(accuracies), settings, accuracies))
-    print("| settings | validation accuracy (%) | seeds |\n|---|---|---|")
-    for average, settings, accuracies in sorted(rows, key=lambda row: -row[0]):
-        text = ", ".join(f"{key} {value}" for key, value in settings.items())
-        print(f"| {text} | {average:.2f} | {', '.join(f'{a:.2f}' for a in accuracies)} |")
+    found = [100 * result["average_accuracy"] for result in results]
+    seeds = chosen.seeds
+    rows = [(settings, found[i * seeds : (i + 1) * seeds]) for i, settings in enumerate(candidates)]
+    scenario = f" --scenario {chosen.scenario}" if chosen.scenario else ""
+    command = f"bench/search.py {chosen.method} {chosen.benchmark}{scenario} --seeds {seeds}"
+    tasks = f", the first {plan['num_tasks']} tasks" if "num_tasks" in plan else ""
+    text = f"# {chosen.method} on {place}{tasks}\n\n`{command}`\n\n{outcome(rows)}"
+    OUTCOMES.mkdir(parents=True, exist_ok=True)
+    (OUTCOMES / f"{chosen.method}-{place.replace('/', '-')}.md").write_text(text)
+    print(text)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ ALLOWED = {
     "gaussian": set(),
     "networks": {"core", "gaussian"},
     "training": {"core", "errors"},
+    "curvature": {"networks", "training"},
     "memory": {"networks", "training"},
     "methods": NUMERICS | {"methods"},
     "data": {"data", "errors", "files"},

@@ -12,8 +12,8 @@ from vcl import memory
 from vcl.core import Examples, Task
 from vcl.errors import VclError
 from vcl.gaussian import Gaussian, isotropic, kl
-from vcl.methods.vcl import VCL, VCLState, cross_entropy, merged
-from vcl.networks import logits_local, pixels, select_head
+from vcl.methods.vcl import VCL, VCLState, merged
+from vcl.networks import cross_entropy, logits_local, pixels, select_head
 from vcl.training import Adam, Batch, Data, Fitter, masked_mean, run_epochs, to_device
 
 SMALL = VCL(hidden=(8,), epochs=4, batch_size=16, test_samples=5)

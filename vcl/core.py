@@ -6,8 +6,9 @@ it has learnt is in its state: a pytree of arrays whose structure, shapes and dt
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree, Shaped
 
@@ -29,6 +30,10 @@ class Task:
     head: int
 
 
+Scenario = Literal["task", "domain", "class"]
+"""A head for each task; one head whose classes all tasks share; one head over classes that tasks bring in turn."""
+
+
 @dataclass(frozen=True)
 class StreamSpec:
     """What a learner may know before any data: sizes, so that everything can be allocated up front."""
@@ -39,6 +44,7 @@ class StreamSpec:
     heads: tuple[int, ...]
     capacity: int
     """Most training examples that ever arrive at once."""
+    scenario: Scenario = "task"
 
     @property
     def input_size(self) -> int:
@@ -98,9 +104,18 @@ class Fit(Protocol):
     ) -> PyTree: ...
 
 
+class Footprint(NamedTuple):
+    """What a learner holds on to."""
+
+    parameters: int
+    """Numbers in the networks that answer, for all tasks."""
+    stored_examples: int = 0
+    """Training examples kept."""
+
+
 @runtime_checkable
 class Learner(Protocol):
-    """A frozen dataclass that is its own configuration, with four pure functions."""
+    """A frozen dataclass that is its own configuration, with pure functions."""
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]]
     """Settings by recipe and family of benchmarks: `recipes["fast"]["split"]`."""
@@ -116,6 +131,14 @@ class Learner(Protocol):
 
     def predict(self, key: Key[Array, ""], params: Params, inputs: Shaped[Array, "n d"]) -> Float[Array, "s n c"]:
         """Log probabilities of the classes under each of s draws from what is believed (s = 1 for a point)."""
+
+    def footprint(self, state: State) -> Footprint:
+        """How large the networks are, and how many examples are kept."""
+
+
+def size(tree: PyTree) -> int:
+    """How many numbers a tree of arrays holds."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def check_examples(examples: Examples, num_classes: int, what: str) -> None:

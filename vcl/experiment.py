@@ -183,7 +183,13 @@ def learn(
             folder.save_after(stage + 1, state, facts, keep=ends)
         evaluate_stage(learner, root, state, stream, stage, progress, folder, reporter, stop)
 
-    return {**summary(progress, stream), **facts, "state_sha256": tree_digest(state)}
+    return {
+        **summary(progress, stream),
+        **facts,
+        **learner.footprint(state)._asdict(),
+        "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(state)),
+        "state_sha256": tree_digest(state),
+    }
 
 
 def stage_key(root: Key[Array, ""], stage: int, purpose: int) -> Key[Array, ""]:

@@ -39,6 +39,18 @@ def zeros(hidden: tuple[int, ...], spec: StreamSpec) -> MLP:
     return MLP(body, Dense(jnp.zeros((heads, widths[-1], classes)), jnp.zeros((heads, classes))))
 
 
+def random(key: Key[Array, ""], hidden: tuple[int, ...], spec: StreamSpec) -> MLP:
+    """Where point networks begin: weights N(0, 2 / inputs) (He et al., 2015), biases zero."""
+    network = zeros(hidden, spec)
+    layers = [*network.body, network.head]
+    keys = jax.random.split(key, len(layers))
+    drawn = [
+        Dense(jax.random.normal(k, layer.weight.shape) * jnp.sqrt(2.0 / layer.weight.shape[-2]), layer.bias)
+        for k, layer in zip(keys, layers, strict=True)
+    ]
+    return MLP(tuple(drawn[:-1]), drawn[-1])
+
+
 def select_head(tree: Tree, head: int | Int[Array, ""]) -> Tree:
     """Every MLP in `tree` with the one head that is in use."""
     return jax.tree.map(lambda net: MLP(net.body, jax.tree.map(lambda a: a[head], net.head)), tree, is_leaf=_is_mlp)
@@ -73,6 +85,13 @@ def logits(network: MLP, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
     return h @ network.head.weight + network.head.bias
 
 
+def logits_by_head(network: MLP, inputs: Float[Array, "n d"]) -> Float[Array, "n heads c"]:
+    """The answers of all heads of a network whose heads are stacked."""
+    heads, _, classes = network.head.weight.shape
+    wide = Dense(jnp.concatenate([*network.head.weight], axis=1), network.head.bias.reshape(-1))
+    return logits(MLP(network.body, wide), inputs).reshape(len(inputs), heads, classes)
+
+
 def logits_weight_sampled(
     key: Key[Array, ""], q: Gaussian, inputs: Float[Array, "n d"], num_samples: int
 ) -> Float[Array, "s n c"]:
@@ -99,3 +118,11 @@ def logits_local(
         a = centre + jnp.sqrt(variance) * jax.random.normal(k, shape, centre.dtype)
         h = jax.nn.relu(a) if number < len(layers) - 1 else a
     return h
+
+
+def cross_entropy(outputs: Float[Array, "*s n c"], labels: Int[Array, "n"]) -> Float[Array, "*s n"]:
+    """-log p(y | x), for each sample and example."""
+    log_probs = jax.nn.log_softmax(outputs)
+    return -jnp.take_along_axis(log_probs, jnp.broadcast_to(labels, log_probs.shape[:-1])[..., None], axis=-1)[
+        ..., 0
+    ]

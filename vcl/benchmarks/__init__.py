@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 from vcl.benchmarks.streams import hold_out, online, permuted, split
-from vcl.core import Stream
+from vcl.core import Scenario, Stream
 from vcl.data import Dataset, load
 from vcl.errors import VclError, choose
 
 __all__ = ["STREAMS", "Benchmark", "StreamOptions", "build", "hold_out", "online"]
 
-Scenario = Literal["task", "domain", "class"]
 Family = Literal["split", "permuted"]
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from vcl.core import Examples, Stream, StreamSpec, check_examples
+from vcl.core import Examples, Scenario, Stream, StreamSpec, check_examples
 from vcl.data import Dataset
 from vcl.errors import VclError
 
 
-def split(name: str, data: Dataset, scenario: str, num_tasks: int | None) -> Stream:
+def split(name: str, data: Dataset, scenario: Scenario, num_tasks: int | None) -> Stream:
     """Classes two by two: {0,1}, {2,3}, …
 
     Scenarios (van de Ven & Tolias, 2019): `task` has a two-way head for each task, `domain` one two-way
@@ -43,12 +43,13 @@ def split(name: str, data: Dataset, scenario: str, num_tasks: int | None) -> Str
         num_classes=data.num_classes if scenario == "class" else 2,
         heads=tuple(range(num_tasks)) if scenario == "task" else (0,) * num_tasks,
         capacity=max(len(rows) for rows in train_rows),
+        scenario=scenario,
     )
     names = tuple(f"{2 * t}v{2 * t + 1}" for t in range(num_tasks))
     return Stream(name, spec, names, tuple(range(num_tasks)), train, test)
 
 
-def permuted(name: str, data: Dataset, scenario: str, num_tasks: int, permute_first: bool, seed: int) -> Stream:
+def permuted(name: str, data: Dataset, scenario: Scenario, num_tasks: int, permute_first: bool, seed: int) -> Stream:
     """Every task is the whole data set with its pixels in another order; the first is in order unless asked."""
 
     def shown(images: np.ndarray, task: int) -> np.ndarray:
@@ -62,6 +63,7 @@ def permuted(name: str, data: Dataset, scenario: str, num_tasks: int, permute_fi
         num_classes=data.num_classes,
         heads=tuple(range(num_tasks)) if scenario == "task" else (0,) * num_tasks,
         capacity=len(data.train_labels),
+        scenario=scenario,
     )
     return Stream(
         name,
@@ -116,11 +118,19 @@ def from_arrays(
         num_classes=classes,
         heads=(0,) * len(parts) if shared_head else tuple(range(len(parts))),
         capacity=max(len(train.labels) for train, _ in parts),
+        scenario=scenario_of([train.labels for train, _ in parts]) if shared_head else "task",
     )
     names = tuple(task_names or (f"task {t + 1}" for t in range(len(parts))))
     if len(names) != len(parts):
         raise VclError(f"There are {len(parts)} tasks, but {len(names)} names for them.")
     return Stream(name, spec, names, tuple(range(len(parts))), lambda s: parts[s][0], lambda t: parts[t][1])
+
+
+def scenario_of(labels: Sequence[np.ndarray]) -> Scenario:
+    """Where tasks share a head, they share its classes, or each brings classes of its own."""
+    classes = [set(np.unique(part)) for part in labels]
+    apart = len(classes) > 1 and sum(map(len, classes)) == len(set().union(*classes))
+    return "class" if apart else "domain"
 
 
 def _examples(

@@ -16,10 +16,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from vcl import memory
-from vcl.core import Fit, StreamSpec, Task
+from vcl.core import Fit, Footprint, StreamSpec, Task, size
 from vcl.errors import VclError
 from vcl.gaussian import Gaussian, isotropic, kl
-from vcl.networks import MLP, logits, logits_local, logits_weight_sampled, pixels, replace_head, select_head, zeros
+from vcl.methods.point import check_hidden, check_not_negative, check_positive, negative_log_likelihood
+from vcl.networks import (
+    MLP,
+    cross_entropy,
+    logits_local,
+    logits_weight_sampled,
+    pixels,
+    replace_head,
+    select_head,
+    zeros,
+)
 from vcl.training import Adam, Batch, Data, masked_mean
 
 LOGITS = {"local": logits_local, "weights": logits_weight_sampled}
@@ -96,7 +106,10 @@ class VCL:
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = RECIPES
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        check_hidden(self.hidden)
+        check_positive(self, "epochs", "batch_size", "learning_rate", "train_samples", "test_samples")
+        check_positive(self, "prior_std", "variance_rate")
+        check_not_negative(self, "init_std", "coreset", "coreset_epochs")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> VCLState:
         """q_0: the prior N(0, prior_std²) on every weight and bias."""
@@ -139,6 +152,10 @@ class VCL:
         """log p(y | x, θ_s) for θ_s ~ q; their average over s is the predictive distribution."""
         return jax.nn.log_softmax(LOGITS[self.estimator](key, params, pixels(inputs), self.test_samples))
 
+    def footprint(self, state: VCLState) -> Footprint:
+        """Every weight has a mean and a variance."""
+        return Footprint(size(state.posterior), int(state.coreset.filled.sum()))
+
     def minimise(
         self, key: Key[Array, ""], name: str, start: Gaussian, prior: Gaussian, data: Data, fit: Fit, epochs: int
     ) -> Gaussian:
@@ -160,7 +177,7 @@ class VCL:
         if self.start == "fresh":
             return fresh
         if not bool(state.trained.any()):
-            step = Adam(self.negative_log_likelihood, self.learning_rate, self.schedule)
+            step = Adam(self.maximum_likelihood_loss, self.learning_rate, self.schedule)
             mean = fit(
                 key,
                 "maximum-likelihood",
@@ -184,11 +201,10 @@ class VCL:
         log_vars = [jnp.full(a.shape, self.init_log_var) for a in leaves]
         return Gaussian(jax.tree.unflatten(structure, means), jax.tree.unflatten(structure, log_vars))
 
-    def negative_log_likelihood(
+    def maximum_likelihood_loss(
         self, key: Key[Array, ""], network: MLP, args: None, batch: Batch
     ) -> Float[Array, ""]:
-        outputs = logits(network, pixels(batch.inputs))
-        return masked_mean(cross_entropy(outputs, batch.labels), batch.mask)
+        return negative_log_likelihood(network, batch)
 
     def set_aside(self, key: Key[Array, ""], coreset: Coreset, task: Task, data: Data) -> tuple[Coreset, Data]:
         """Move a few examples out of the data, into the coreset, until it holds its share for this task."""
@@ -216,32 +232,3 @@ def merged(coreset: Coreset, num_heads: int, task: Task) -> Data:
     order = jnp.argsort(empty, stable=True)
     inputs = coreset.inputs.reshape(tasks * size, coreset.inputs.shape[-1])[order]
     return Data(inputs, coreset.labels.reshape(-1)[order], coreset.filled.sum())
-
-
-def cross_entropy(outputs: Float[Array, "*s n c"], labels: Int[Array, "n"]) -> Float[Array, "*s n"]:
-    """-log p(y | x), for each sample and example."""
-    log_probs = jax.nn.log_softmax(outputs)
-    return -jnp.take_along_axis(log_probs, jnp.broadcast_to(labels, log_probs.shape[:-1])[..., None], axis=-1)[
-        ..., 0
-    ]
-
-
-def check_settings(learner: VCL) -> None:
-    """Refuse settings that cannot be meant."""
-    positive = (
-        "epochs",
-        "batch_size",
-        "learning_rate",
-        "train_samples",
-        "test_samples",
-        "prior_std",
-        "variance_rate",
-    )
-    for name in positive:
-        if not getattr(learner, name) > 0:
-            raise VclError(f"--{name.replace('_', '-')} must be above 0, but it is {getattr(learner, name)}.")
-    for name in ("init_std", "coreset", "coreset_epochs"):
-        if getattr(learner, name) < 0:
-            raise VclError(f"--{name.replace('_', '-')} must not be negative, but it is {getattr(learner, name)}.")
-    if not learner.hidden or min(learner.hidden) < 1:
-        raise VclError(f"--hidden needs at least one layer of at least one unit, but it is {learner.hidden}.")

@@ -1,0 +1,170 @@
+"""What every learner must do, whatever its method."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import make_stream
+
+from vcl.benchmarks import StreamOptions, build
+from vcl.core import Learner
+from vcl.errors import VclError
+from vcl.experiment import Interrupted, learn
+from vcl.methods import METHODS
+from vcl.runs import configure, run
+from vcl.store import RunFolder
+from vcl.training import Fitter, run_epochs, to_device
+
+KEY = jax.random.key(0)
+SMALL = {"hidden": (8, 7), "epochs": 3, "batch_size": 16}
+SETTINGS: dict[str, dict] = {}
+"""Settings that make a method small, beyond SMALL."""
+OFF: dict[str, dict] = {"ewc": {"strength": 0.0}}
+"""Settings under which a method is fine-tuning."""
+UNDEFINED: dict[str, set[str]] = {}
+"""Scenarios that a method refuses."""
+
+
+def small(method: str, **settings) -> Learner:
+    kind = METHODS[method]
+    return kind(**{**kind.recipes["fast"]["split-digits"], **SMALL, **SETTINGS.get(method, {}), **settings})
+
+
+def observe(learner, stream, stages=None):
+    """The states before and after each of the first stages."""
+    states = [learner.init(KEY, stream.spec)]
+    for stage in range(len(stream.stages) if stages is None else stages):
+        data = to_device(stream.train(stage), stream.spec.capacity)
+        task = stream.spec.task(stream.stages[stage])
+        states.append(learner.observe(jax.random.fold_in(KEY, stage), states[-1], task, data, Fitter()))
+    return states
+
+
+def equal(a, b) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def close(a, b) -> bool:
+    """Equal but for rounding, which differs between compiled programs."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.allclose(x, y, rtol=1e-4, atol=1e-5) for x, y in pairs)
+
+
+def each_method(function):
+    return pytest.mark.parametrize("method", METHODS)(function)
+
+
+@each_method
+def test_there_are_settings_for_every_family_and_they_are_frozen(method):
+    for family in ("split", "permuted"):
+        learner = METHODS[method](**METHODS[method].recipes["fast"][family])
+        assert hash(learner) == hash(dataclasses.replace(learner))
+    assert (METHODS[method].__doc__ or "").endswith(".")
+
+
+@each_method
+@pytest.mark.parametrize("shared_head", [False, True])
+def test_the_state_keeps_its_structure_shapes_and_types(method, shared_head):
+    first, *others = observe(small(method), make_stream(shared_head=shared_head))
+    for state in others:
+        assert jax.tree.structure(state) == jax.tree.structure(first)
+        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(state), strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
+@each_method
+def test_later_tasks_are_not_compiled_again(method, stream):
+    learner = small(method, hidden=(9,))
+    observe(learner, stream, stages=2)
+    compiled = run_epochs._cache_size()
+    observe(learner, stream)
+    assert run_epochs._cache_size() == compiled
+
+
+@each_method
+def test_the_same_key_gives_the_same_bits(method, stream):
+    assert equal(*(observe(small(method), stream)[-1] for _ in range(2)))
+
+
+@each_method
+def test_predictions_are_normalised(method, stream):
+    learner = small(method)
+    state = observe(learner, stream, stages=2)[-1]
+    for task in (0, 1):
+        params = learner.readout(KEY, state, stream.spec.task(task), Fitter())
+        draws = learner.predict(KEY, params, jnp.asarray(stream.test(task).inputs))
+        assert draws.shape[1:] == (40, 2)
+        np.testing.assert_allclose(jnp.exp(draws).sum(-1), 1.0, rtol=1e-5)
+
+
+@each_method
+def test_one_task_is_learnt(method):
+    stream = make_stream(sizes=(200,))
+    result = learn(small(method, hidden=(16,), epochs=60, learning_rate=0.01), stream)
+    assert result["average_accuracy"] > 0.9
+
+
+@each_method
+def test_it_resumes_to_the_bit_wherever_it_was_interrupted(method, tmp_path):
+    stream = make_stream(shared_head=True)
+    learner = small(method)
+    whole = learn(learner, stream)
+    folder = RunFolder.create(tmp_path / "run", {"stages": stream.stages})
+    interruptions = 0
+    result = None
+    while result is None:
+        answers = itertools.chain([False], itertools.repeat(True))
+        try:
+            result = learn(learner, stream, folder=folder, stop=answers.__next__, seconds_between_checkpoints=0.0)
+        except Interrupted:
+            interruptions += 1
+            assert interruptions < 100
+    assert interruptions > 0
+    assert result["state_sha256"] == whole["state_sha256"]
+    assert result["accuracy_matrix"] == whole["accuracy_matrix"]
+
+
+@each_method
+def test_the_footprint_is_told(method, stream):
+    learner = small(method)
+    footprint = learner.footprint(observe(learner, stream)[-1])
+    plain = 6 * 8 + 8 + 8 * 7 + 7 + 3 * (7 * 2 + 2)
+    assert footprint.parameters >= plain
+    assert 0 <= footprint.stored_examples <= 60 + 47 + 55
+
+
+@each_method
+@pytest.mark.parametrize("scenario", ["task", "domain", "class"])
+def test_it_learns_a_split_benchmark_in_each_scenario_or_says_why_not(method, scenario):
+    stream = build("split-digits", StreamOptions(scenario=scenario, num_tasks=2), seed=0)
+    learner = small(method, hidden=(32,), epochs=2)
+    if scenario in UNDEFINED.get(method, set()):
+        with pytest.raises(VclError, match="scenario"):
+            learner.init(KEY, stream.spec)
+    else:
+        result = learn(learner, stream)
+        assert result["accuracy_matrix"][0][0] > 0.7
+
+
+@pytest.mark.parametrize("method", OFF)
+def test_without_its_mechanism_it_is_fine_tuning_and_with_it_it_is_not(method, stream):
+    plain = observe(small("finetune"), stream, stages=2)[-1].network
+    off = observe(small(method, **OFF[method]), stream, stages=2)[-1].network
+    on = observe(small(method), stream, stages=2)[-1].network
+    assert close(plain, off)
+    assert not close(plain, on)
+
+
+@each_method
+def test_it_runs_from_a_configuration_and_back(method, tmp_path):
+    config = configure(
+        "split-digits", method, stream=StreamOptions(num_tasks=2), **{**SMALL, **SETTINGS.get(method, {})}
+    )
+    result = run(config, tmp_path)
+    folder = RunFolder.open(tmp_path / config.name)
+    assert result["parameters"] > 0
+    assert result["state_bytes"] > 0
+    assert folder.result == result
