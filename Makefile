@@ -19,13 +19,14 @@ demo: .venv/ready  ## VCL on split MNIST: five tasks in a row, a table and a rep
 	$(BIN)/vcl report runs/demo/split-mnist-* --out runs/demo/report.html
 
 test: .venv/ready  ## The tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
 
 check: .venv/ready  ## Lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/ready  ## Speed of a step against its matrix products, and peak memory
+bench: .venv/ready  ## Speed of a step against its matrix products, of every method, and peak memory
 	$(BIN)/python bench/step.py
+	$(BIN)/python bench/methods.py
 	$(BIN)/python bench/memory.py

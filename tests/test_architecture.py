@@ -9,7 +9,7 @@ import vcl
 
 PACKAGE = Path(vcl.__file__).parent
 
-NUMERICS = {"core", "errors", "gaussian", "networks", "curvature", "memory", "training"}
+NUMERICS = {"core", "errors", "gaussian", "networks", "curvature", "memory", "training", "vae"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
@@ -18,7 +18,8 @@ ALLOWED = {
     "networks": {"core", "gaussian"},
     "training": {"core", "errors"},
     "curvature": {"networks", "training"},
-    "memory": {"networks", "training"},
+    "memory": {"core", "networks", "training"},
+    "vae": {"core", "gaussian", "networks"},
     "methods": NUMERICS | {"methods"},
     "data": {"data", "errors", "files"},
     "benchmarks": {"benchmarks", "core", "data", "errors"},

@@ -1,6 +1,7 @@
 """What every learner must do, whatever its method."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -20,11 +21,30 @@ from vcl.training import Fitter, run_epochs, to_device
 
 KEY = jax.random.key(0)
 SMALL = {"hidden": (8, 7), "epochs": 3, "batch_size": 16}
-SETTINGS: dict[str, dict] = {}
+SETTINGS: dict[str, dict] = {
+    "generative-replay": {"generator_hidden": (9,), "latent": 4},
+    "icarl": {"exemplars": 30},
+    "feedback-replay": {"decoder_hidden": (9,), "latent": 4},
+    "gem": {"memory": 20, "optimizer": "adam", "learning_rate": 0.01},
+    "agem": {"memory": 20, "reference": 16, "optimizer": "adam", "learning_rate": 0.01},
+    "ucb": {"learning_rate": 0.01},
+}
 """Settings that make a method small, beyond SMALL."""
-OFF: dict[str, dict] = {"ewc": {"strength": 0.0}}
+OFF: dict[str, dict] = {
+    "ewc": {"strength": 0.0},
+    "laplace": {"strength": 0.0},
+    "si": {"strength": 0.0},
+    "rwalk": {"strength": 0.0},
+    "gem": {"memory": 0, "learning_rate": 0.001},
+    "agem": {"memory": 0, "learning_rate": 0.001},
+}
 """Settings under which a method is fine-tuning."""
-UNDEFINED: dict[str, set[str]] = {}
+UNDEFINED: dict[str, set[str]] = {
+    "progressive": {"class"},
+    "clnp": {"class"},
+    "separate": {"class"},
+    "separate-vcl": {"class"},
+}
 """Scenarios that a method refuses."""
 
 
@@ -43,6 +63,12 @@ def observe(learner, stream, stages=None):
     return states
 
 
+@functools.cache
+def learnt(method: str, shared_head: bool = False):
+    """The states along the three small tasks; each method learns them once for many tests."""
+    return observe(small(method), make_stream(shared_head=shared_head))
+
+
 def equal(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
@@ -54,7 +80,9 @@ def close(a, b) -> bool:
 
 
 def each_method(function):
-    return pytest.mark.parametrize("method", METHODS)(function)
+    # What one process has learnt of a method, it need not learn again.
+    grouped = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in METHODS]
+    return pytest.mark.parametrize("method", grouped)(function)
 
 
 @each_method
@@ -68,7 +96,7 @@ def test_there_are_settings_for_every_family_and_they_are_frozen(method):
 @each_method
 @pytest.mark.parametrize("shared_head", [False, True])
 def test_the_state_keeps_its_structure_shapes_and_types(method, shared_head):
-    first, *others = observe(small(method), make_stream(shared_head=shared_head))
+    first, *others = learnt(method, shared_head)
     for state in others:
         assert jax.tree.structure(state) == jax.tree.structure(first)
         for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(state), strict=True):
@@ -86,13 +114,12 @@ def test_later_tasks_are_not_compiled_again(method, stream):
 
 @each_method
 def test_the_same_key_gives_the_same_bits(method, stream):
-    assert equal(*(observe(small(method), stream)[-1] for _ in range(2)))
+    assert equal(learnt(method)[-1], observe(small(method), stream)[-1])
 
 
 @each_method
 def test_predictions_are_normalised(method, stream):
-    learner = small(method)
-    state = observe(learner, stream, stages=2)[-1]
+    learner, state = small(method), learnt(method)[2]
     for task in (0, 1):
         params = learner.readout(KEY, state, stream.spec.task(task), Fitter())
         draws = learner.predict(KEY, params, jnp.asarray(stream.test(task).inputs))
@@ -128,9 +155,8 @@ def test_it_resumes_to_the_bit_wherever_it_was_interrupted(method, tmp_path):
 
 
 @each_method
-def test_the_footprint_is_told(method, stream):
-    learner = small(method)
-    footprint = learner.footprint(observe(learner, stream)[-1])
+def test_the_footprint_is_told(method):
+    footprint = small(method).footprint(learnt(method)[-1])
     plain = 6 * 8 + 8 + 8 * 7 + 7 + 3 * (7 * 2 + 2)
     assert footprint.parameters >= plain
     assert 0 <= footprint.stored_examples <= 60 + 47 + 55
@@ -151,9 +177,8 @@ def test_it_learns_a_split_benchmark_in_each_scenario_or_says_why_not(method, sc
 
 @pytest.mark.parametrize("method", OFF)
 def test_without_its_mechanism_it_is_fine_tuning_and_with_it_it_is_not(method, stream):
-    plain = observe(small("finetune"), stream, stages=2)[-1].network
+    plain, on = learnt("finetune")[2].network, learnt(method)[2].network
     off = observe(small(method, **OFF[method]), stream, stages=2)[-1].network
-    on = observe(small(method), stream, stages=2)[-1].network
     assert close(plain, off)
     assert not close(plain, on)
 

@@ -16,6 +16,8 @@ from rich.table import Table
 from vcl.errors import VclError
 
 if TYPE_CHECKING:
+    from vcl.benchmarks import StreamOptions
+    from vcl.comparison import Row
     from vcl.runs import RunConfig
     from vcl.store import RunFolder
 
@@ -40,6 +42,20 @@ STREAM = Group("The stream of tasks", sort_key=1)
 
 Out = Annotated[Path, Parameter(help="Folder that holds the run folders.")]
 DataDir = Annotated[Path | None, Parameter(help="A folder of your own that holds the data files.")]
+Benchmark = Annotated[str, Parameter(help="Which stream of tasks; `vcl benchmarks` lists them.")]
+ScenarioFlag = Annotated[
+    Literal["task", "domain", "class"] | None,
+    Parameter(group=STREAM, help="A head for each task, one head shared, or one head over all classes."),
+]
+NumTasks = Annotated[int | None, Parameter(group=STREAM, help="How many tasks.")]
+PermuteFirst = Annotated[bool, Parameter(group=STREAM, help="Permute the first task's pixels too.")]
+Online = Annotated[int, Parameter(group=STREAM, help="Tasks arrive in batches of so many examples.")]
+Validation = Annotated[
+    float, Parameter(group=STREAM, help="Test on this fraction of the training data instead, to choose settings.")
+]
+CheckpointSeconds = Annotated[float, Parameter(help="Least time between checkpoints inside a task.")]
+Json = Annotated[bool, Parameter(help="Print the result as JSON, and nothing else, on standard output.")]
+Quiet = Annotated[bool, Parameter(help="No progress; only the result.")]
 
 
 def main() -> None:
@@ -82,7 +98,7 @@ def _escape(text: str) -> str:
 
 
 def _run(
-    benchmark: Annotated[str, Parameter(help="Which stream of tasks; `vcl benchmarks` lists them.")],
+    benchmark: Benchmark,
     /,
     *,
     method: Annotated[str, Parameter(help="Which learner; `vcl methods` lists them.")] = "vcl",
@@ -91,23 +107,17 @@ def _run(
     seeds: Annotated[int, Parameter(help="Run so many seeds, 0, 1, …, and give mean ± standard deviation.")] = 1,
     jobs: Annotated[int, Parameter(help="Processes for several seeds, one core each (0: as many as cores).")] = 0,
     threads: Annotated[int, Parameter(help="Cores for a single run (0: all).")] = 0,
-    scenario: Annotated[
-        Literal["task", "domain", "class"] | None,
-        Parameter(group=STREAM, help="A head for each task, one head shared, or one head over all classes."),
-    ] = None,
-    num_tasks: Annotated[int | None, Parameter(group=STREAM, help="How many tasks.")] = None,
-    permute_first: Annotated[bool, Parameter(group=STREAM, help="Permute the first task's pixels too.")] = False,
-    online: Annotated[int, Parameter(group=STREAM, help="Tasks arrive in batches of so many examples.")] = 0,
-    validation: Annotated[
-        float,
-        Parameter(group=STREAM, help="Test on this fraction of the training data instead, to choose settings."),
-    ] = 0.0,
+    scenario: ScenarioFlag = None,
+    num_tasks: NumTasks = None,
+    permute_first: PermuteFirst = False,
+    online: Online = 0,
+    validation: Validation = 0.0,
     out: Out = Path("runs"),
     data_dir: DataDir = None,
     fresh: Annotated[bool, Parameter(help="Run anew even if the same run is there; the old one is kept.")] = False,
-    checkpoint_seconds: Annotated[float, Parameter(help="Least time between checkpoints inside a task.")] = 15.0,
-    json: Annotated[bool, Parameter(help="Print the result as JSON, and nothing else, on standard output.")] = False,
-    quiet: Annotated[bool, Parameter(help="No progress; only the result.")] = False,
+    checkpoint_seconds: CheckpointSeconds = 15.0,
+    json: Json = False,
+    quiet: Quiet = False,
     **settings: Any,
 ) -> None:
     """Learn a stream of tasks, one after the other, and see what is remembered.
@@ -116,6 +126,7 @@ def _run(
     """
     from vcl import runs
     from vcl.benchmarks import StreamOptions
+    from vcl.sweep import run_all
 
     if seeds < 1 or jobs < 0 or threads < 0:
         raise VclError("--seeds must be at least 1, and --jobs and --threads must not be negative.")
@@ -135,7 +146,9 @@ def _run(
     ]
     root = runs.unused_root(out, configs[0]) if fresh else out
     if several:
-        results = _run_several(configs, root, jobs or min(cores, seeds), data_dir, checkpoint_seconds, quiet)
+        results = _run_several(
+            configs, root, jobs or min(cores, seeds), data_dir, checkpoint_seconds, quiet, run_all
+        )
         _present_several(results, root, as_json=json)
     else:
         result = _run_one(configs[0], root, data_dir, checkpoint_seconds, quiet)
@@ -227,18 +240,24 @@ def _run_one(
 
 
 def _run_several(
-    configs: list["RunConfig"], root: Path, jobs: int, data_dir: Path | None, checkpoint_seconds: float, quiet: bool
-) -> list[dict[str, Any]]:
+    configs: list["RunConfig"],
+    root: Path,
+    jobs: int,
+    data_dir: Path | None,
+    checkpoint_seconds: float,
+    quiet: bool,
+    work: Callable[..., list[Any]],
+) -> list[Any]:
+    """What `work`, of vcl.sweep, makes of the runs."""
     from vcl.benchmarks import build
     from vcl.experiment import Interrupted
     from vcl.progress import SeveralRuns
-    from vcl.sweep import run_all
 
     # Fetch the data and see whether the options fit before any process starts.
     build(configs[0].benchmark, configs[0].stream, configs[0].seed, data_dir)
     with SeveralRuns(err, configs, quiet=quiet) as board:
         try:
-            return run_all(
+            return work(
                 configs,
                 root,
                 jobs,
@@ -251,6 +270,164 @@ def _run_several(
     _fail(message, 130)
 
 
+# vcl compare
+
+
+@app.command(sort_key=1)
+def compare(
+    benchmark: Benchmark,
+    /,
+    *,
+    methods: Annotated[
+        str,
+        Parameter(
+            help="Names with commas between, or all. A name may bring settings: vcl,vcl:coreset=200:recipe=paper."
+        ),
+    ] = "all",
+    seeds: Annotated[int, Parameter(help="Seeds 0, 1, … of each method.")] = 1,
+    jobs: Annotated[int, Parameter(help="Processes, one core each (0: as many as cores).")] = 0,
+    hidden: Annotated[
+        tuple[int, ...] | None,
+        Parameter(help="Units in each hidden layer, for all methods.", n_tokens=1, converter=_widths),
+    ] = None,
+    scenario: ScenarioFlag = None,
+    num_tasks: NumTasks = None,
+    permute_first: PermuteFirst = False,
+    online: Online = 0,
+    validation: Validation = 0.0,
+    out: Out = Path("runs"),
+    tables: Annotated[
+        Path | None,
+        Parameter(help="Folder for the table (.md, .csv) and the plot (.svg, .png); default OUT/compare."),
+    ] = None,
+    data_dir: DataDir = None,
+    checkpoint_seconds: CheckpointSeconds = 15.0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run several methods on the same stream and put them side by side, best first.
+
+    Only what is not in the store yet is run, and what was interrupted goes on. A method that is not defined for the
+    stream, or that fails, is told of below the table; the others are not held up by it.
+    """
+    from vcl import comparison, runs, sweep
+    from vcl.benchmarks import StreamOptions
+    from vcl.store import RunFolder
+
+    if seeds < 1 or jobs < 0:
+        raise VclError("--seeds must be at least 1, and --jobs must not be negative.")
+    options = StreamOptions(scenario, num_tasks, permute_first, online, validation)
+    common = {"hidden": hidden} if hidden else {}
+    asked = comparison.entries(methods)
+    configs = {
+        (entry.label, seed): runs.configure(
+            benchmark,
+            entry.method,
+            recipe=entry.recipe,
+            seed=seed,
+            threads=1,
+            stream=options,
+            **common,
+            **entry.settings,
+        )
+        for seed in range(seeds)
+        for entry in asked
+    }
+    refused = _refusals({label: config for (label, seed), config in configs.items() if seed == 0}, data_dir)
+    chosen = {place: config for place, config in configs.items() if place[0] not in refused}
+    outcomes = dict(
+        zip(
+            chosen,
+            _run_several(
+                list(chosen.values()),
+                out,
+                jobs or min(runs.available_threads(), max(1, len(chosen))),
+                data_dir,
+                checkpoint_seconds,
+                quiet,
+                sweep.attempt_all,
+            ),
+            strict=True,
+        )
+    )
+    rows = []
+    failed: dict[str, str] = {}
+    for label in dict.fromkeys(label for label, _ in chosen):
+        found = [outcomes[label, seed] for seed in range(seeds)]
+        results = [outcome for outcome in found if isinstance(outcome, dict)]
+        failed.update((label, str(outcome)) for outcome in found if isinstance(outcome, VclError))
+        if len(results) == seeds:
+            record = RunFolder.open(out / chosen[label, 0].name).record
+            rows.append(comparison.row(label, results, record["spec"]))
+    _present_comparison(rows, benchmark, options, hidden, tables or out / "compare", as_json=json)
+    for label, reason in refused.items():
+        err.print(f"[bold]{_escape(label)}[/bold] is not in the table: {_escape(reason)}", soft_wrap=True)
+    if failed:
+        _fail("\n".join(f"{label} failed: {reason}" for label, reason in failed.items()), 2)
+
+
+def _refusals(configs: dict[str, "RunConfig"], data_dir: Path | None) -> dict[str, str]:
+    """Why some methods cannot learn this stream, before anything is run."""
+    import jax
+
+    from vcl.benchmarks import build
+
+    config = next(iter(configs.values()))
+    spec = build(config.benchmark, config.stream, config.seed, data_dir, err.print).spec
+    refused = {}
+    for label, config in configs.items():
+        try:
+            jax.eval_shape(lambda learner=config.learner: learner.init(jax.random.key(0), spec))
+        except VclError as error:
+            refused[label] = str(error)
+    return refused
+
+
+def _present_comparison(
+    rows: list["Row"],
+    benchmark: str,
+    options: "StreamOptions",
+    hidden: tuple[int, ...] | None,
+    folder: Path,
+    *,
+    as_json: bool,
+) -> None:
+    from vcl import comparison
+    from vcl.files import write_atomically
+    from vcl.report.figures import draw_comparison
+    from vcl.store import writing
+
+    if not rows:
+        return
+    parts = [benchmark, options.scenario, f"{options.num_tasks}-tasks" if options.num_tasks else None]
+    parts += ["x".join(map(str, hidden)) if hidden else None, "validation" if options.validation else None]
+    name = "-".join(part for part in parts if part)
+    curves = [(row.label, row.curve) for row in comparison.best_first(rows)]
+    files = {
+        "md": comparison.as_markdown(rows).encode(),
+        "csv": comparison.as_csv(rows).encode(),
+        **{kind: draw_comparison(name, curves, kind) for kind in ("svg", "png")},
+    }
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, content in files.items():
+            write_atomically(folder / f"{name}.{kind}", content)
+    if as_json:
+        _print_json(
+            [
+                {"method": r.label, "notes": r.notes, "curve": r.curve, **r.values}
+                for r in comparison.best_first(rows)
+            ]
+        )
+    else:
+        head, *body = comparison.cells(rows)
+        table = Table(*head, title=f"{name}: mean ± standard deviation over seeds", title_justify="left")
+        for line in body:
+            table.add_row(*map(_escape, line))
+        out_console().print(table)
+    err.print(f"Tables and plot: {_escape(str(folder / name))}.md, .csv, .svg, .png")
+
+
 # Looking at runs
 
 
@@ -260,9 +437,9 @@ def resume(
     /,
     *,
     data_dir: DataDir = None,
-    checkpoint_seconds: float = 15.0,
-    json: Annotated[bool, Parameter(help="Print the result as JSON, and nothing else, on standard output.")] = False,
-    quiet: bool = False,
+    checkpoint_seconds: CheckpointSeconds = 15.0,
+    json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Continue a run that was interrupted; the result is the same to the bit as without the interruption."""
     from vcl import runs

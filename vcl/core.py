@@ -119,6 +119,8 @@ class Learner(Protocol):
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]]
     """Settings by recipe and family of benchmarks: `recipes["fast"]["split"]`."""
+    told_the_task: ClassVar[bool]
+    """Whether it needs to know the task when it is tested, even where all tasks share their classes."""
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> State:
         """What is known before any data."""

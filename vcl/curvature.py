@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
@@ -33,7 +34,7 @@ def gradients_of_layers(
 ) -> list[Float[Array, "n _"]]:
     """Each example's gradient at the pre-activations of each layer, given the one at its logits."""
     leaving = [at_logits]
-    for layer, h in zip([network.head, *network.body[:0:-1]], entering[:0:-1], strict=True):
+    for layer, h in zip([*network.body, network.head][:0:-1], entering[:0:-1], strict=True):
         leaving.append((leaving[-1] @ layer.weight.T) * (h > 0))
     return leaving[::-1]
 
@@ -98,3 +99,34 @@ def diagonal_fisher(
         return MLP(tuple(layers[:-1]), layers[-1])
 
     return mean_over(squares, key, data, batch_size)
+
+
+class Kronecker(eqx.Module):
+    """A layer's curvature A ⊗ G. Its bias is the last row of its weights, with an input that is always 1."""
+
+    inputs: Float[Array, "*pairs i i"]
+    """A = E[a aᵀ]."""
+    outputs: Float[Array, "*pairs o o"]
+    """G = E[g gᵀ]."""
+
+
+@functools.partial(jax.jit, static_argnames=("kind", "batch_size"))
+def kronecker_factors(
+    key: Key[Array, ""], network: MLP, data: Data, kind: FisherKind = "exact", batch_size: int = BATCH
+) -> tuple[Kronecker, ...]:
+    """E_x[a aᵀ] and E_x E_y[g gᵀ] of each layer (Martens & Grosse, 2015), the head's last.
+
+    Their product stands for E[a aᵀ ⊗ g gᵀ]: exact for one example, and wherever a and g are independent.
+    """
+
+    def products(key: Key[Array, ""], batch: Batch) -> tuple[Kronecker, ...]:
+        entering, outputs = inputs_of_layers(network, pixels(batch.inputs))
+        at_logits = weighted_labels(key, kind, outputs, batch.labels) * batch.mask[:, None]
+        leaving = jax.vmap(lambda one: gradients_of_layers(network, entering, one))(at_logits)
+        ones = jnp.ones((*batch.mask.shape, 1), outputs.dtype)
+        with_bias = [jnp.concatenate([a, ones], axis=1) * batch.mask[:, None] for a in entering]
+        return tuple(
+            Kronecker(a.T @ a, jnp.einsum("yno,ynp->op", g, g)) for a, g in zip(with_bias, leaving, strict=True)
+        )
+
+    return mean_over(products, key, data, batch_size)

@@ -34,14 +34,14 @@ def sample(key: Key[Array, ""], q: Gaussian) -> PyTree[Float[Array, "..."]]:
 
 def log_prob(q: Gaussian, theta: PyTree[Float[Array, "..."]]) -> Float[Array, ""]:
     """log q(θ) = -½ Σ [log 2π + log_var + (θ - mean)² / var]."""
-    return _total(
+    return total(
         lambda x, m, v: -0.5 * (jnp.log(2 * jnp.pi) + v + (x - m) ** 2 * jnp.exp(-v)), theta, q.mean, q.log_var
     )
 
 
 def kl(q: Gaussian, p: Gaussian) -> Float[Array, ""]:
     """KL(q ‖ p) = ½ Σ [log(σ_p²/σ_q²) - 1 + (σ_q² + (μ_q - μ_p)²) / σ_p²]."""
-    return _total(kl_terms, q.mean, q.log_var, p.mean, p.log_var)
+    return total(kl_terms, q.mean, q.log_var, p.mean, p.log_var)
 
 
 def kl_terms(
@@ -55,5 +55,6 @@ def kl_terms(
     return 0.5 * (prior_log_var - log_var - 1.0 + ratio + (mean - prior_mean) ** 2 * jnp.exp(-prior_log_var))
 
 
-def _total(term: Callable[..., Float[Array, "..."]], *trees: PyTree[Float[Array, "..."]]) -> Float[Array, ""]:
+def total(term: Callable[..., Float[Array, "..."]], *trees: PyTree[Float[Array, "..."]]) -> Float[Array, ""]:
+    """Σ of `term` over corresponding numbers of the trees."""
     return jnp.sum(jnp.stack([jnp.sum(a) for a in jax.tree.leaves(jax.tree.map(term, *trees))]))

@@ -1,11 +1,78 @@
-"""Coresets: a few examples of each task, set aside."""
+"""Memories and coresets: a few examples of each task, kept."""
 
+import functools
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Shaped
 
+from vcl.core import StreamSpec
 from vcl.networks import pixels
 from vcl.training import Data, shuffle
+
+
+class Memory(eqx.Module):
+    """Examples kept, for each task `filled` of them: its first rows."""
+
+    inputs: Shaped[Array, "tasks size d"]
+    labels: Int[Array, "tasks size"]
+    filled: Int[Array, "tasks"]
+
+
+def empty(spec: StreamSpec, size: int) -> Memory:
+    """Room for `size` examples of each task."""
+    shape = (spec.num_tasks, size)
+    return Memory(
+        jnp.zeros((*shape, spec.input_size), spec.input_dtype),
+        jnp.zeros(shape, jnp.int32),
+        jnp.zeros(spec.num_tasks, jnp.int32),
+    )
+
+
+def room(memory: Memory, task: int) -> int:
+    """How many more examples of a task can be kept."""
+    return memory.labels.shape[1] - int(memory.filled[task])
+
+
+def add(memory: Memory, task: int, data: Data, rows: Int[Array, "n"]) -> Memory:
+    """Keep copies of these rows of `data`, behind those that there are of this task."""
+    place = memory.filled[task] + jnp.arange(rows.shape[0])
+    return Memory(
+        memory.inputs.at[task, place].set(data.inputs[rows]),
+        memory.labels.at[task, place].set(data.labels[rows]),
+        memory.filled.at[task].add(rows.shape[0]),
+    )
+
+
+def of_task(memory: Memory, task: int) -> Data:
+    """What is kept of one task."""
+    return Data(memory.inputs[task], memory.labels[task], memory.filled[task])
+
+
+def of_all_tasks(memory: Memory) -> Data:
+    """What is kept, task after task, the filling behind it."""
+    tasks, size = memory.labels.shape
+    unused = (jnp.arange(size) >= memory.filled[:, None]).reshape(-1)
+    order = jnp.argsort(unused, stable=True)
+    inputs = memory.inputs.reshape(tasks * size, memory.inputs.shape[-1])[order]
+    return Data(inputs, memory.labels.reshape(-1)[order], memory.filled.sum())
+
+
+def without(memory: Memory, task: int) -> Memory:
+    """What is kept of the other tasks."""
+    return Memory(memory.inputs, memory.labels, memory.filled.at[task].set(0))
+
+
+def draw(
+    key: Key[Array, ""], memory: Memory, size: int
+) -> tuple[Shaped[Array, "n d"], Int[Array, "n"], Int[Array, "n"]]:
+    """Examples drawn from all that is kept, with replacement: inputs, labels and tasks. There must be some."""
+    ends = jnp.cumsum(memory.filled)
+    number = jax.random.randint(key, (size,), 0, jnp.maximum(ends[-1], 1))
+    task = jnp.searchsorted(ends, number, side="right")
+    row = number - (ends - memory.filled)[task]
+    return memory.inputs[task, row], memory.labels[task, row], task
 
 
 def random(key: Key[Array, ""], data: Data, size: int) -> Int[Array, "size"]:
@@ -40,3 +107,32 @@ def remove(data: Data, rows: Int[Array, "size"]) -> Data:
     order = jnp.argsort(gone, stable=True)
     # Rows that were removed come to stand last, behind the filling.
     return Data(data.inputs[order], data.labels[order], data.size - rows.shape[0])
+
+
+@functools.partial(jax.jit, static_argnames="num_groups")
+def herding(
+    features: Float[Array, "n f"], groups: Int[Array, "n"], num_groups: int, most: int | Int[Array, ""]
+) -> Int[Array, "n"]:
+    """The place of each row in its group's herding order (Welling, 2009): 0, 1, … `most` - 1, or n if it has none.
+
+    Place k goes to the row that brings the mean of the first k + 1 nearest to the mean of the whole group.
+    Rows whose group is not among 0 … num_groups - 1 are left out.
+    """
+    n = features.shape[0]
+    member = groups == jnp.arange(num_groups)[:, None]
+    counts = jnp.sum(member, axis=1)
+    means = member @ features / jnp.maximum(counts, 1)[:, None]
+    squares = jnp.sum(features**2, axis=1)
+
+    def choose(k: Int[Array, ""], loop: tuple[Array, Array]) -> tuple[Array, Array]:
+        places, total = loop
+        # A row like this would meet the mean. Of ‖row - wanted‖², what a group's rows have in common is left out.
+        wanted = (k + 1) * means - total
+        distance = jnp.where(member & (places == n), squares - 2.0 * (wanted @ features.T), jnp.inf)
+        chosen = jnp.argmin(distance, axis=1)
+        left = k < counts
+        total = total + jnp.where(left[:, None], features[chosen], 0.0)
+        return places.at[jnp.where(left, chosen, n)].set(k, mode="drop"), total
+
+    start = (jnp.full(n, n, jnp.int32), jnp.zeros_like(means))
+    return jax.lax.fori_loop(0, jnp.minimum(most, jnp.max(counts)), choose, start)[0]

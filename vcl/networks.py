@@ -9,7 +9,7 @@ from typing import TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from vcl.core import StreamSpec
 from vcl.gaussian import Gaussian, sample
@@ -41,11 +41,18 @@ def zeros(hidden: tuple[int, ...], spec: StreamSpec) -> MLP:
 
 def random(key: Key[Array, ""], hidden: tuple[int, ...], spec: StreamSpec) -> MLP:
     """Where point networks begin: weights N(0, 2 / inputs) (He et al., 2015), biases zero."""
-    network = zeros(hidden, spec)
+    return random_like(key, zeros(hidden, spec))
+
+
+def random_like(key: Key[Array, ""], network: MLP) -> MLP:
+    """New weights N(0, 2 / inputs) and biases zero, of the shapes of `network`."""
     layers = [*network.body, network.head]
     keys = jax.random.split(key, len(layers))
     drawn = [
-        Dense(jax.random.normal(k, layer.weight.shape) * jnp.sqrt(2.0 / layer.weight.shape[-2]), layer.bias)
+        Dense(
+            jax.random.normal(k, layer.weight.shape) * jnp.sqrt(2.0 / layer.weight.shape[-2]),
+            jnp.zeros_like(layer.bias),
+        )
         for k, layer in zip(keys, layers, strict=True)
     ]
     return MLP(tuple(drawn[:-1]), drawn[-1])
@@ -77,19 +84,38 @@ def pixels(inputs: Shaped[Array, "n d"]) -> Float[Array, "n d"]:
     return inputs
 
 
+def features(body: tuple[Dense, ...], inputs: Float[Array, "n d"]) -> Float[Array, "n f"]:
+    """The top hidden layer."""
+    h = inputs
+    for layer in body:
+        h = jax.nn.relu(h @ layer.weight + layer.bias)
+    return h
+
+
 def logits(network: MLP, inputs: Float[Array, "n d"]) -> Float[Array, "n c"]:
     """The network at one setting of its weights."""
-    h = inputs
-    for layer in network.body:
-        h = jax.nn.relu(h @ layer.weight + layer.bias)
-    return h @ network.head.weight + network.head.bias
+    return features(network.body, inputs) @ network.head.weight + network.head.bias
+
+
+def wide(tree: Tree) -> Tree:
+    """Every MLP in `tree` with its stacked heads side by side, as one output layer."""
+    return jax.tree.map(
+        lambda net: MLP(
+            net.body, Dense(jnp.concatenate([*net.head.weight], axis=1), jnp.concatenate([*net.head.bias]))
+        ),
+        tree,
+        is_leaf=_is_mlp,
+    )
 
 
 def logits_by_head(network: MLP, inputs: Float[Array, "n d"]) -> Float[Array, "n heads c"]:
     """The answers of all heads of a network whose heads are stacked."""
-    heads, _, classes = network.head.weight.shape
-    wide = Dense(jnp.concatenate([*network.head.weight], axis=1), network.head.bias.reshape(-1))
-    return logits(MLP(network.body, wide), inputs).reshape(len(inputs), heads, classes)
+    return by_head(network, logits(wide(network), inputs))
+
+
+def by_head(network: MLP, outputs: Float[Array, "*s n wide"]) -> Float[Array, "*s n heads c"]:
+    """The outputs of the `wide` network, head by head."""
+    return outputs.reshape(*outputs.shape[:-1], *network.head.bias.shape)
 
 
 def logits_weight_sampled(
@@ -126,3 +152,20 @@ def cross_entropy(outputs: Float[Array, "*s n c"], labels: Int[Array, "n"]) -> F
     return -jnp.take_along_axis(log_probs, jnp.broadcast_to(labels, log_probs.shape[:-1])[..., None], axis=-1)[
         ..., 0
     ]
+
+
+def distillation(
+    outputs: Float[Array, "n heads c"],
+    targets: Float[Array, "n heads c"],
+    seen: Bool[Array, "heads c"],
+    temperature: float,
+) -> Float[Array, "n"]:
+    """T² · cross-entropy between the softened answers of an old network and a new one (Hinton et al., 2015).
+
+    The old network's probability is spread over the classes that it has seen; the new one must keep it from all
+    others. The mean is taken over the heads that have seen any.
+    """
+    believed = jax.nn.softmax(jnp.where(seen, targets, -1e9) / temperature)
+    losses = -jnp.sum(believed * jax.nn.log_softmax(outputs / temperature), axis=-1)
+    heads = jnp.any(seen, axis=1)
+    return temperature**2 * (losses @ heads) / jnp.maximum(jnp.sum(heads), 1)

@@ -16,6 +16,8 @@ from vcl.runs import RunConfig
 from vcl.sweep import Standing
 
 SECONDS_BETWEEN_LINES = 10.0
+MOST_ROWS = 8
+"""With more runs than this, only those under way have a row."""
 
 AnyBoard = TypeVar("AnyBoard", bound="Board")
 
@@ -79,8 +81,7 @@ class SingleRun(Board):
         self.what = "task" if self.num_stages == stream.spec.num_tasks else "batch"
 
     def advance(self, stage: int, phase: str, epoch: int, epochs: int, objective: float) -> None:
-        if phase == "train":
-            self.done = (stage + epoch / epochs) / self.num_stages
+        self.done = max(self.done, (stage + epoch / epochs) / self.num_stages)
         name = "" if phase == "train" else f"{phase} "
         text = f"{self.what} {stage + 1}/{self.num_stages}  {name}epoch {epoch}/{epochs}  objective {objective:.4f}"
         self.show(0, self.done, text + average(self.accuracies))
@@ -96,14 +97,26 @@ class SeveralRuns(Board):
 
     def __init__(self, console: Console, configs: Sequence[RunConfig], *, quiet: bool) -> None:
         super().__init__(console, [f"{c.benchmark} {c.method} seed {c.seed}" for c in configs], quiet=quiet)
+        self.whole = self.bars.add_task(f"{len(configs)} runs", total=len(configs), text="complete")
+        self.fractions = [0.0] * len(configs)
+        if len(configs) > MOST_ROWS:
+            for task in self.rows:
+                self.bars.update(task, visible=False)
         self.epochs = [getattr(c.learner, "epochs", 0) for c in configs]
 
     def watch(self, row: int, now: Standing) -> None:
+        self.note(row, now)
+        self.fractions[row] = self.bars.tasks[row].completed
+        running = 0.0 < self.fractions[row] < 1.0
+        self.bars.update(self.rows[row], visible=running or len(self.rows) <= MOST_ROWS)
+        self.bars.update(self.whole, completed=sum(self.fractions))
+
+    def note(self, row: int, now: Standing) -> None:
         if now.complete:
-            return self.show(row, 1.0, "complete" + average(now.accuracies))
+            return self.show(row, 1.0, "complete" + average(now.accuracies), milestone=True)
         if now.objective is None:
             return None
-        within = now.epoch / self.epochs[row] if self.epochs[row] else 0.0
+        within = min(1.0, now.epoch / self.epochs[row]) if self.epochs[row] else 0.0
         text = (
             f"task {now.stage + 1}/{now.num_stages}  epoch {now.epoch}/{self.epochs[row]}  "
             f"objective {now.objective:.4f}{average(now.accuracies)}"

@@ -12,6 +12,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from vcl import runs
 from vcl.errors import VclError
 from vcl.experiment import Interrupted, Silent
@@ -33,6 +35,9 @@ class Standing:
     complete: bool = False
 
 
+Outcome = dict[str, Any] | VclError
+
+
 def run_all(
     configs: Sequence[RunConfig],
     root: Path,
@@ -43,21 +48,50 @@ def run_all(
     seconds_between_checkpoints: float = 15.0,
 ) -> list[dict[str, Any]]:
     """Results of all runs, in order. The first failure ends the others, after they have saved what they did."""
+    outcomes = attempt_all(
+        configs,
+        root,
+        jobs,
+        watch=watch,
+        data_dir=data_dir,
+        seconds_between_checkpoints=seconds_between_checkpoints,
+        end_at_failure=True,
+    )
+    return [outcome for outcome in outcomes if isinstance(outcome, dict)]
+
+
+def attempt_all(
+    configs: Sequence[RunConfig],
+    root: Path,
+    jobs: int,
+    *,
+    watch: Callable[[int, Standing], None],
+    data_dir: Path | None = None,
+    seconds_between_checkpoints: float = 15.0,
+    end_at_failure: bool = False,
+) -> list[Outcome]:
+    """Results of all runs, in order, or what was wrong with them (raised, to end the others, if so asked)."""
     with ProcessPoolExecutor(jobs, get_context("spawn"), _initialise, (os.getpid(),)) as pool:
         futures = [pool.submit(_work, config, root, data_dir, seconds_between_checkpoints) for config in configs]
+        told: set[int] = set()
         try:
-            while not all(future.done() for future in futures):
-                for number, config in enumerate(configs):
-                    watch(number, standing(root / config.name))
-                if any(future.done() and future.exception() for future in futures):
-                    _stop(pool, futures)
+            while len(told) < len(futures):
                 time.sleep(POLL_SECONDS)
+                for number, config in enumerate(configs):
+                    if number not in told:
+                        if futures[number].done():
+                            told.add(number)
+                        watch(number, standing(root / config.name))
+                if any(future.done() and _ends_all(future, end_at_failure) for future in futures):
+                    _stop(pool, futures)
         except KeyboardInterrupt:
             _stop(pool, futures)
             raise
-        for number, config in enumerate(configs):
-            watch(number, standing(root / config.name))
-        failures = [e for future in futures if not future.cancelled() and (e := future.exception())]
+        failures = [
+            e
+            for future in futures
+            if not future.cancelled() and _ends_all(future, end_at_failure) and (e := future.exception())
+        ]
         # A run that was asked to stop because another failed is not the one to tell of.
         for failure in sorted(failures, key=lambda e: isinstance(e, Interrupted)):
             if isinstance(failure, BrokenProcessPool):
@@ -66,7 +100,18 @@ def run_all(
                     "What was saved is intact: the same command goes on from there; fewer --jobs need less memory."
                 ) from failure
             raise failure
-        return [future.result() for future in futures]
+        return [_outcome(future) for future in futures]
+
+
+def _ends_all(future: Future[Any], end_at_failure: bool) -> bool:
+    """Whether this run's end is the end of all: it failed, and not just by itself."""
+    failure = None if future.cancelled() else future.exception()
+    return failure is not None and (end_at_failure or not isinstance(failure, VclError))
+
+
+def _outcome(future: Future[Any]) -> Outcome:
+    failure = future.exception()
+    return failure if isinstance(failure, VclError) else future.result()
 
 
 def standing(path: Path) -> Standing:
@@ -112,6 +157,8 @@ def _initialise(parent: int) -> None:
 
 def _work(config: RunConfig, root: Path, data_dir: Path | None, seconds: float) -> dict[str, Any]:
     runs.prepare_jax(config.threads)
+    # A process does many runs: what the last one compiled is of no use to the next.
+    jax.clear_caches()
     return runs.run(
         config,
         root,

@@ -49,9 +49,16 @@ class Batch(eqx.Module):
 def to_device(examples: Examples, capacity: int) -> Data:
     """Put examples on the device, padded to `capacity` rows."""
     missing = capacity - len(examples.labels)
-    inputs = np.pad(examples.inputs, ((0, missing), (0, 0)))
+    # Padding copies, even by nothing.
+    inputs = np.pad(examples.inputs, ((0, missing), (0, 0))) if missing else examples.inputs
     labels = np.pad(examples.labels, (0, missing))
     return Data(jnp.asarray(inputs), jnp.asarray(labels, jnp.int32), jnp.asarray(len(examples.labels), jnp.int32))
+
+
+def classes_in(data: Data, num_classes: int) -> Bool[Array, "{num_classes}"]:
+    """Which classes occur among the real rows."""
+    real = jnp.arange(data.capacity) < data.size
+    return jnp.zeros(num_classes, bool).at[data.labels].max(real)
 
 
 def masked_mean(values: Float[Array, "*s b"], mask: Bool[Array, "b"]) -> Float[Array, ""]:
@@ -94,6 +101,19 @@ def unscaled(params: PyTree, direction: PyTree) -> PyTree:
     return direction
 
 
+def adam_step(
+    params: PyTree,
+    moments: optax.ScaleByAdamState,
+    gradient: PyTree,
+    rate: float | Float[Array, ""],
+    scale: Callable[[PyTree, PyTree], PyTree] = unscaled,
+) -> tuple[PyTree, optax.ScaleByAdamState]:
+    """One update along a given gradient: the parameters and the moments after it."""
+    direction, moments = optax.scale_by_adam().update(gradient, moments)
+    direction = scale(params, direction)
+    return jax.tree.map(lambda p, d: p - rate * d, params, direction), moments
+
+
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma & Ba, 2014) on `loss(key, params, args, batch)`, lower is better.
@@ -117,10 +137,8 @@ class Adam:
     ) -> tuple[PyTree, Float[Array, ""]]:
         params, moments = carry
         objective, gradient = jax.value_and_grad(self.loss, argnums=1)(key, params, args, batch)
-        direction, moments = optax.scale_by_adam().update(gradient, moments)
         rate = self.rate * learning_rate(self.schedule, progress)
-        direction = self.scale(params, direction)
-        return (jax.tree.map(lambda p, d: p - rate * d, params, direction), moments), objective
+        return adam_step(params, moments, gradient, rate, self.scale), objective
 
 
 @functools.partial(jax.jit, static_argnames=("step", "batch_size"), donate_argnames=("carry", "history"))

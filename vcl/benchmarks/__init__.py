@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vcl.benchmarks.streams import hold_out, online, permuted, split
+from vcl.benchmarks.streams import hold_out, joint, online, permuted, split
 from vcl.core import Scenario, Stream
 from vcl.data import Dataset, load
 from vcl.errors import VclError, choose
 
-__all__ = ["STREAMS", "Benchmark", "StreamOptions", "build", "hold_out", "online"]
+__all__ = ["STREAMS", "Benchmark", "StreamOptions", "build", "hold_out", "joint", "online"]
 
 Family = Literal["split", "permuted"]
 

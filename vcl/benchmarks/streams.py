@@ -188,5 +188,24 @@ def online(stream: Stream, size: int, seed: int) -> Stream:
     return replace(stream, spec=replace(stream.spec, capacity=min(size, max(counts))), stages=stages, train=train)
 
 
+def joint(stream: Stream) -> Stream:
+    """Every stage brings all that came so far once more. Labels tell heads apart too: head · classes + label."""
+    spec = stream.spec
+    counts = [len(stream.train(stage).labels) for stage in range(len(stream.stages))]
+    ends = np.cumsum(counts)
+
+    def train(stage: int) -> Examples:
+        # Filled part by part: of a long stream of permuted images there is room for one copy, not for two.
+        inputs = np.empty((ends[stage], spec.input_size), spec.input_dtype)
+        labels = np.empty(ends[stage], np.int32)
+        for source, (end, count) in enumerate(zip(ends[: stage + 1], counts, strict=False)):
+            part = stream.train(source)
+            inputs[end - count : end] = part.inputs
+            labels[end - count : end] = spec.heads[stream.stages[source]] * spec.num_classes + part.labels
+        return Examples(inputs, labels)
+
+    return replace(stream, spec=replace(spec, capacity=int(ends[-1])), train=train)
+
+
 def take(examples: Examples, rows: np.ndarray) -> Examples:
     return Examples(examples.inputs[rows], examples.labels[rows])

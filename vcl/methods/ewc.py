@@ -46,7 +46,9 @@ class EWC(PointLearner):
         Literal["exact", "sampled", "empirical"], "labels from the model (all, or one drawn), or the true ones"
     ] = "exact"
 
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(split={}, permuted={})
+    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
+        split={"strength": 1000.0}, permuted={"strength": 10.0, "learning_rate": 0.003, "schedule": "cosine"}
+    )
 
     def __post_init__(self) -> None:
         PointLearner.__post_init__(self)

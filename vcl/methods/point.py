@@ -1,7 +1,7 @@
 """What learners of a single network, one number for each weight, have in common."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -44,6 +44,8 @@ class PointLearner:
     learning_rate: Annotated[float, "the optimiser's step size at the start of each task"] = 0.001
     schedule: Annotated[Literal["constant", "cosine", "plateau"], "how the learning rate goes on"] = "constant"
 
+    told_the_task: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         check_hidden(self.hidden)
         check_positive(self, "epochs", "batch_size", "learning_rate")
@@ -74,6 +76,6 @@ def check_not_negative(learner: object, *names: str) -> None:
             raise VclError(f"--{name.replace('_', '-')} must not be negative, but it is {getattr(learner, name)}.")
 
 
-def check_hidden(hidden: tuple[int, ...]) -> None:
+def check_hidden(hidden: tuple[int, ...], flag: str = "hidden") -> None:
     if not hidden or min(hidden) < 1:
-        raise VclError(f"--hidden needs at least one layer of at least one unit, but it is {hidden}.")
+        raise VclError(f"--{flag} needs at least one layer of at least one unit, but it is {hidden}.")

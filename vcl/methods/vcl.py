@@ -13,12 +13,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, Shaped
+from jaxtyping import Array, Bool, Float, Key, Shaped
 
 from vcl import memory
 from vcl.core import Fit, Footprint, StreamSpec, Task, size
 from vcl.errors import VclError
 from vcl.gaussian import Gaussian, isotropic, kl
+from vcl.memory import Memory
 from vcl.methods.point import check_hidden, check_not_negative, check_positive, negative_log_likelihood
 from vcl.networks import (
     MLP,
@@ -60,19 +61,12 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-class Coreset(eqx.Module):
-    """The examples set aside, for each task `filled` of them."""
-
-    inputs: Shaped[Array, "tasks size d"]
-    labels: Int[Array, "tasks size"]
-    filled: Int[Array, "tasks"]
-
-
 class VCLState(eqx.Module):
     posterior: Gaussian
     trained: Bool[Array, "heads"]
     """Which heads have seen data."""
-    coreset: Coreset
+    coreset: Memory
+    """The examples set aside."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +98,7 @@ class VCL:
     coreset_epochs: Annotated[int, "passes over the coreset before testing (0: as many as epochs)"] = 0
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = RECIPES
+    told_the_task: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_hidden(self.hidden)
@@ -118,14 +113,8 @@ class VCL:
                 f"A coreset of {self.coreset} examples cannot be taken from tasks of at most {spec.capacity}. "
                 "Choose a smaller --coreset."
             )
-        shape = (spec.num_tasks, self.coreset)
-        coreset = Coreset(
-            jnp.zeros((*shape, spec.input_size), spec.input_dtype),
-            jnp.zeros(shape, jnp.int32),
-            jnp.zeros(spec.num_tasks, jnp.int32),
-        )
         posterior = isotropic(zeros(self.hidden, spec), 0.0, self.prior_std)
-        return VCLState(posterior, jnp.zeros(spec.num_heads, bool), coreset)
+        return VCLState(posterior, jnp.zeros(spec.num_heads, bool), memory.empty(spec, self.coreset))
 
     def observe(self, key: Key[Array, ""], state: VCLState, task: Task, data: Data, fit: Fit) -> VCLState:
         """Equation 1: maximise L_t from a start of our choice; q_{t-1} is the prior."""
@@ -206,29 +195,17 @@ class VCL:
     ) -> Float[Array, ""]:
         return negative_log_likelihood(network, batch)
 
-    def set_aside(self, key: Key[Array, ""], coreset: Coreset, task: Task, data: Data) -> tuple[Coreset, Data]:
+    def set_aside(self, key: Key[Array, ""], coreset: Memory, task: Task, data: Data) -> tuple[Memory, Data]:
         """Move a few examples out of the data, into the coreset, until it holds its share for this task."""
-        wanted = min(self.coreset - int(coreset.filled[task.index]), int(data.size) - 1)
+        wanted = min(memory.room(coreset, task.index), int(data.size) - 1)
         if wanted <= 0:
             return coreset, data
         rows = memory.SELECTIONS[self.coreset_selection](key, data, wanted)
-        place = coreset.filled[task.index] + jnp.arange(wanted)
-        return (
-            Coreset(
-                coreset.inputs.at[task.index, place].set(data.inputs[rows]),
-                coreset.labels.at[task.index, place].set(data.labels[rows]),
-                coreset.filled.at[task.index].add(wanted),
-            ),
-            memory.remove(data, rows),
-        )
+        return memory.add(coreset, task.index, data, rows), memory.remove(data, rows)
 
 
-def merged(coreset: Coreset, num_heads: int, task: Task) -> Data:
+def merged(coreset: Memory, num_heads: int, task: Task) -> Data:
     """The part of the coreset that a task's read-out may learn from: its own, or all where there is one head."""
     if num_heads > 1:
-        return Data(coreset.inputs[task.index], coreset.labels[task.index], coreset.filled[task.index])
-    tasks, size = coreset.labels.shape
-    empty = (jnp.arange(size) >= coreset.filled[:, None]).reshape(-1)
-    order = jnp.argsort(empty, stable=True)
-    inputs = coreset.inputs.reshape(tasks * size, coreset.inputs.shape[-1])[order]
-    return Data(inputs, coreset.labels.reshape(-1)[order], coreset.filled.sum())
+        return memory.of_task(coreset, task.index)
+    return memory.of_all_tasks(coreset)

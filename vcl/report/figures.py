@@ -54,8 +54,47 @@ def draw_accuracy(results: Sequence[dict[str, Any]], kind: str) -> bytes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.3, lw=0.5)
     figure.suptitle(f"{results[0]['benchmark']}, {results[0]['method']}", x=0.01, ha="left", fontweight="bold")
+    return saved(figure, kind)
+
+
+def draw_comparison(title: str, curves: Sequence[tuple[str, Sequence[Sequence[float]]]], kind: str) -> bytes:
+    """Average accuracy on the tasks seen, after each task, of several methods: (name, a curve for each seed)."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    # Colour, dash and marker together tell methods apart, also without colour.
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(curves)))
+    dashes, markers = ("-", "--", ":", "-."), "osv^D<>pXhP*d"
+    for number, (name, seeds) in enumerate(curves):
+        values = 100 * np.array(seeds)
+        after = np.arange(1, values.shape[1] + 1)
+        style = {
+            "color": colours[number],
+            "ls": dashes[number % len(dashes)],
+            "marker": markers[number % len(markers)],
+        }
+        axes.plot(after, values.mean(0), label=f"{name}  {values[:, -1].mean():.1f}", ms=4, lw=1.3, **style)
+        if len(values) > 1:
+            low, high = values.mean(0) - values.std(0, ddof=1), values.mean(0) + values.std(0, ddof=1)
+            axes.fill_between(after, low, high, color=colours[number], alpha=0.12, lw=0)
+    axes.set(xlabel="after task", ylabel="average accuracy on tasks seen (%)")
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.3, lw=0.5)
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return saved(figure, kind)
+
+
+def saved(figure: Any, kind: str) -> bytes:
+    """The figure's file. No date and no names of programs: the same runs give the same bytes."""
+    import matplotlib.pyplot as plt
+
     out = io.BytesIO()
-    # No date and no names of programs: the same runs give the same bytes.
     nothing = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",), "pdf": ("CreationDate",)}[kind]
     figure.savefig(out, format=kind, dpi=150, metadata=dict.fromkeys(nothing))
     plt.close(figure)

@@ -1,0 +1,123 @@
+"""Time of every method's training step divided by that of fine-tuning at the same batch size, in the same run.
+
+    .venv/bin/python bench/methods.py
+    .venv/bin/python bench/methods.py ewc icarl
+
+Networks {100, 100} with the method's settings for permuted MNIST, on random images. What is timed is the training of
+the third task, so that memories, penalties and columns of earlier tasks have their part: all phases together,
+divided by their steps. What happens once a task (a Fisher matrix, the choice of exemplars) is not. Machines are
+noisy: method and fine-tuning are measured in turn, after both are compiled, and the median of the ratios is given.
+"""
+
+import functools
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vcl.core import Examples, StreamSpec
+from vcl.methods import METHODS
+from vcl.training import Data, Fitter, run_epochs, to_device
+
+TASKS = 3
+CLASSES = 10
+STEPS = 30
+FEWEST_EXAMPLES = 5000
+ROUNDS = 7
+LIMIT = 3.0
+COSTLY = {
+    "gem": "a gradient for each earlier task",
+    "generative-replay": "a generator is trained as well",
+}
+"""Methods that may cost more, and why."""
+
+
+@dataclass
+class Listener:
+    """A fitter that remembers what it was asked."""
+
+    fitter: Fitter = field(default_factory=Fitter)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, key: Any, name: str, step: Any, params: Any, args: Any, data: Data, **sizes: int) -> Any:
+        self.asked.append({"key": key, "step": step, "params": params, "args": args, "data": data, **sizes})
+        return self.fitter(key, name, step, params, args, data, **sizes)
+
+
+def settings_of(method: str, **settings: Any) -> Any:
+    """The method as it is on permuted MNIST, but with a single epoch of everything."""
+    kind: Any = METHODS[method]
+    once = {f.name: 1 for f in fields(kind) if f.name.endswith("epochs")}
+    return kind(**{**kind.recipes["fast"]["permuted"], **once, "hidden": (100, 100), **settings})
+
+
+def random_task(number: int, examples: int) -> Data:
+    rng = np.random.default_rng(number)
+    images = (rng.random((examples, 784)) < 0.2) * rng.integers(0, 256, (examples, 784))
+    return to_device(Examples(images.astype(np.uint8), rng.integers(0, CLASSES, examples)), examples)
+
+
+def step_time(learner: Any) -> Callable[[], float]:
+    """Seconds per step of the last task's training."""
+    examples = max(STEPS * learner.batch_size, FEWEST_EXAMPLES)
+    spec = StreamSpec((28, 28), "uint8", CLASSES, (0,) * TASKS, examples, "domain")
+    state = learner.init(jax.random.key(0), spec)
+    listener = Listener()
+    for number in range(TASKS):
+        listener = Listener()
+        key = jax.random.key(number)
+        state = learner.observe(key, state, spec.task(number), random_task(number, examples), listener)
+
+    def measure() -> float:
+        return sum(map(seconds, listener.asked)) / listener.fitter.steps
+
+    return measure
+
+
+def seconds(fit: dict[str, Any]) -> float:
+    """How long this fit takes, once more."""
+    step, data, epochs = fit["step"], fit["data"], fit["epochs"]
+    batch_size = min(fit["batch_size"], data.capacity)
+    start = jax.tree.map(lambda a: jnp.array(a, a.dtype), (step.init(fit["params"]), jnp.zeros(epochs)))
+    carry, history = jax.block_until_ready(start)
+    began = time.perf_counter()
+    jax.block_until_ready(
+        run_epochs(step, batch_size, fit["key"], carry, history, fit["args"], data, jnp.int32(0), jnp.int32(epochs))
+    )
+    return time.perf_counter() - began
+
+
+@functools.cache
+def finetuning(batch_size: int) -> Callable[[], float]:
+    return step_time(settings_of("finetune", batch_size=batch_size))
+
+
+def main() -> None:
+    print(f"{'method':20s} {'batch':>5s} {'step':>9s} {'fine-tuning':>11s} {'ratio':>6s}")
+    too_slow = False
+    for method in sys.argv[1:] or METHODS:
+        learner = settings_of(method)
+        step, reference = step_time(learner), finetuning(learner.batch_size)
+        step(), reference()
+        pairs = [(step(), reference()) for _ in range(ROUNDS)]
+        ratio = statistics.median(s / r for s, r in pairs)
+        times = [1e3 * statistics.median(column) for column in zip(*pairs, strict=True)]
+        verdict = ""
+        if ratio > LIMIT:
+            verdict = f"  above {LIMIT:g}" + (f": {COSTLY[method]}" if method in COSTLY else "")
+            too_slow = too_slow or method not in COSTLY
+        print(
+            f"{method:20s} {learner.batch_size:5d} {times[0]:6.2f} ms {times[1]:8.2f} ms {ratio:6.2f}{verdict}",
+            flush=True,
+        )
+    sys.exit(int(too_slow))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""iCaRL: herding, the budget of exemplars, the targets, nearest means."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import blobs, make_stream
+
+from vcl import memory
+from vcl.benchmarks.streams import from_arrays, online
+from vcl.errors import VclError
+from vcl.methods.icarl import Distillation, ICaRL, Prototypes, choose_exemplars, targets
+from vcl.networks import Dense, logits_by_head, random
+from vcl.training import Batch, Data, Fitter, to_device
+
+KEY = jax.random.key(0)
+LEARNER = ICaRL(hidden=(8,), epochs=2, batch_size=16, exemplars=20, sharpness=3.0)
+
+
+def observe(learner, stream):
+    states = [learner.init(KEY, stream.spec)]
+    for stage, task in enumerate(stream.stages):
+        data = to_device(stream.train(stage), stream.spec.capacity)
+        states.append(learner.observe(KEY, states[-1], stream.spec.task(task), data, Fitter()))
+    return states
+
+
+def greedy(points, most):
+    """Herding, word for word."""
+    chosen = []
+    for k in range(min(most, len(points))):
+        left = [i for i in range(len(points)) if i not in chosen]
+        means = [points[[*chosen, i]].sum(0) / (k + 1) for i in left]
+        chosen.append(left[np.argmin([np.sum((mean - points.mean(0)) ** 2) for mean in means])])
+    return chosen
+
+
+@pytest.mark.usefixtures("float64")
+def test_herding_is_the_greedy_search_in_every_group():
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(60, 5)) + 3.0
+    groups = rng.integers(-1, 4, 60)
+    groups[groups == 2] = 0
+    groups[:4] = 2
+    places = np.asarray(memory.herding(jnp.asarray(points), jnp.asarray(groups), 3, 7))
+    for group in range(3):
+        rows = np.flatnonzero(groups == group)
+        order = rows[np.argsort(places[rows], kind="stable")]
+        expected = rows[greedy(points[rows], 7)]
+        np.testing.assert_array_equal(order[: len(expected)], expected)
+        np.testing.assert_array_equal(np.sort(places[rows])[: len(expected)], np.arange(len(expected)))
+        assert (places[np.setdiff1d(rows, expected)] == 60).all()
+        nearest = rows[np.argmin(np.sum((points[rows] - points[rows].mean(0)) ** 2, axis=1))]
+        assert places[nearest] == 0
+    assert (places[(groups < 0) | (groups == 3)] == 60).all()
+
+
+def test_the_mean_of_herded_rows_is_nearer_than_that_of_random_ones():
+    points = np.random.default_rng(1).normal(size=(200, 10)).astype(np.float32)
+    places = np.asarray(memory.herding(jnp.asarray(points), jnp.zeros(200, int), 1, 10))
+
+    def miss(rows):
+        return np.linalg.norm(points[rows].mean(0) - points.mean(0))
+
+    assert miss(places < 10) < 0.5 * miss(np.arange(10))
+
+
+def rows_of(state, pair):
+    """The exemplars of a pair, in herding order."""
+    exemplars = state.exemplars
+    size = int(exemplars.size)
+    mine = np.flatnonzero(np.asarray(exemplars.pairs[:size]) == pair)
+    places = np.asarray(exemplars.places)[mine]
+    np.testing.assert_array_equal(np.sort(places), np.arange(len(mine)))
+    return np.asarray(exemplars.inputs)[mine[np.argsort(places)]]
+
+
+@pytest.mark.parametrize("shared_head", [False, True])
+def test_the_budget_is_shared_evenly_and_shrinking_keeps_the_first(shared_head):
+    stream = make_stream(shared_head=shared_head)
+    _, *states = observe(LEARNER, stream)
+    for number, state in enumerate(states, start=1):
+        share = 20 // (2 * number)
+        assert LEARNER.footprint(state).stored_examples == 2 * number * share <= 20
+        for pair in range(2 * number):
+            rows = rows_of(state, pair)
+            assert len(rows) == share
+            train = stream.train(pair // 2)
+            of_class = train.inputs[train.labels == pair % 2]
+            assert all((row == of_class).all(1).any() for row in rows)
+            if pair < 2 * (number - 1):
+                np.testing.assert_array_equal(rows, rows_of(states[number - 2], pair)[:share])
+
+
+def test_a_class_with_few_examples_keeps_what_there_is():
+    body = random(KEY, (4,), make_stream().spec).body
+    inputs = jax.random.normal(KEY, (12, 6))
+    labels = jnp.array([0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0])
+    mixed = Data(inputs, labels, jnp.int32(10))
+    kept = choose_exemplars(body, jnp.int32(0), 2, mixed, jnp.zeros(12, jnp.int32), 8)
+    assert int(kept.size) == 6
+    np.testing.assert_array_equal(np.bincount(kept.pairs[:6]), [2, 4])
+
+
+def test_a_task_that_arrives_bit_by_bit_stays_within_the_budget():
+    stream = online(make_stream(shared_head=True), 12, seed=0)
+    states = observe(LEARNER, stream)
+    assert all(int(state.exemplars.size) <= 20 for state in states)
+    assert {*np.asarray(states[-1].exemplars.pairs[: int(states[-1].exemplars.size)])} == set(range(6))
+    params = LEARNER.readout(KEY, states[-1], stream.spec.task(0), Fitter())
+    assert bool(params.known.all())
+
+
+def test_too_small_a_budget_is_refused():
+    with pytest.raises(VclError, match="--exemplars"):
+        ICaRL(exemplars=5).init(KEY, make_stream().spec)
+
+
+def test_targets_are_old_outputs_for_old_classes_and_labels_for_new_ones():
+    before = random(KEY, (4,), make_stream().spec)
+    outputs = jax.random.normal(KEY, (2, 1, 4))
+    said = jax.nn.sigmoid(outputs)
+    old, new = jnp.array([[True, True, False, False]]), jnp.array([[False, False, True, True]])
+    heads = jnp.zeros(2, jnp.int32)
+    pairs = jnp.array([1, 4 + 2])  # an exemplar of class 1 of task 0, an example of class 2 of task 1
+    z = targets(Distillation(before, old, new, heads, jnp.int32(1)), outputs, pairs)
+    np.testing.assert_allclose(z[:, :, :2], said[:, :, :2])
+    np.testing.assert_allclose(z[:, 0, 2:], [[0, 0], [1, 0]])
+
+
+def test_targets_of_classes_that_come_again_are_labels_for_the_task_and_old_outputs_for_exemplars():
+    before = random(KEY, (4,), make_stream().spec)
+    outputs = jax.random.normal(KEY, (2, 1, 2))
+    every = jnp.ones((1, 2), bool)
+    z = targets(
+        Distillation(before, every, every, jnp.zeros(2, jnp.int32), jnp.int32(1)), outputs, jnp.array([1, 2 + 1])
+    )
+    np.testing.assert_allclose(z[0], jax.nn.sigmoid(outputs[0]))
+    np.testing.assert_allclose(z[1], [[0, 1]])
+
+
+def test_targets_with_a_head_for_each_task():
+    before = random(KEY, (4,), make_stream().spec)
+    outputs = jax.random.normal(KEY, (2, 3, 2))
+    said = jax.nn.sigmoid(outputs)
+    old, new = jnp.zeros((3, 2), bool).at[0].set(True), jnp.zeros((3, 2), bool).at[1].set(True)
+    z = targets(Distillation(before, old, new, jnp.arange(3), jnp.int32(1)), outputs, jnp.array([0, 2 + 1]))
+    np.testing.assert_allclose(z[:, 0], said[:, 0])
+    np.testing.assert_allclose(z[:, 1], [[0, 0], [0, 1]])
+
+
+def test_the_loss_is_the_binary_cross_entropy_in_which_exemplars_have_their_emphasis():
+    spec = make_stream().spec
+    network, previous = random(KEY, (4,), spec), random(jax.random.key(1), (4,), spec)
+    old, new = jnp.zeros((3, 2), bool).at[0].set(True), jnp.zeros((3, 2), bool).at[1].set(True)
+    before = Distillation(previous, old, new, jnp.arange(3), jnp.int32(1))
+    inputs, pairs = jax.random.normal(KEY, (3, 6)), jnp.array([0, 3, 1])
+    batch = Batch(inputs, pairs, jnp.array([True, True, False]), jnp.int32(2))
+    g = jax.nn.sigmoid(logits_by_head(network, inputs))[:2, :2]
+    z = targets(before, logits_by_head(previous, inputs), pairs)[:2, :2]
+    entropies = -np.sum(z * np.log(g) + (1 - z) * np.log(1 - g), axis=(1, 2))
+    loss = replace(LEARNER, emphasis=5.0).loss(KEY, network, before, batch)
+    np.testing.assert_allclose(loss, (5.0 * entropies[0] + entropies[1]) / 2, rtol=1e-5)
+
+
+def test_outputs_of_classes_not_yet_seen_stay_untouched():
+    first, after, _, _ = observe(LEARNER, make_stream())
+    np.testing.assert_array_equal(after.network.head.weight[1:], first.network.head.weight[1:])
+    assert not np.allclose(after.network.head.weight[0], first.network.head.weight[0])
+
+
+def test_prediction_is_by_the_nearest_mean():
+    rng = np.random.default_rng(0)
+    weight, inputs = rng.normal(size=(6, 5)), rng.normal(size=(30, 6))
+    means = rng.normal(size=(2, 4, 5))
+    means /= np.linalg.norm(means, axis=-1, keepdims=True)
+    known = np.array([[True, True, False, False], [True, False, True, False]])
+    arrays = [jnp.asarray(a, jnp.float32) for a in (weight, np.full(5, 3.0), means, inputs)]
+    log_probs = LEARNER.predict(KEY, Prototypes((Dense(*arrays[:2]),), arrays[2], jnp.asarray(known)), arrays[3])[0]
+    points = np.maximum(inputs @ weight + 3.0, 0)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    squared = ((points[:, None, None] - means) ** 2).sum(-1)
+    nearest = np.where(known, squared, np.inf).min(1)
+    p = np.exp(-3.0 * nearest)
+    np.testing.assert_allclose(np.exp(log_probs), p / p.sum(1, keepdims=True), atol=1e-5)
+    assert bool(jnp.isfinite(log_probs).all())
+
+
+def test_prototypes_are_the_normalised_means_of_normalised_features():
+    stream = make_stream()
+    state = observe(LEARNER, stream)[-1]
+    params = LEARNER.readout(KEY, state, stream.spec.task(1), Fitter())
+    (layer,) = state.network.body
+    points = np.maximum(rows_of(state, 3) @ layer.weight + layer.bias, 0)
+    mean = (points / np.linalg.norm(points, axis=1, keepdims=True)).mean(0)
+    np.testing.assert_allclose(params.means[1, 1], mean / np.linalg.norm(mean), atol=1e-5)
+    np.testing.assert_array_equal(params.known, [[False] * 2, [True] * 2, [False] * 2])
+
+
+@pytest.mark.parametrize("shared_head", [False, True])
+def test_before_any_data_nothing_is_likelier_than_the_rest(shared_head):
+    stream = make_stream(shared_head=shared_head)
+    params = LEARNER.readout(KEY, LEARNER.init(KEY, stream.spec), stream.spec.task(1), Fitter())
+    log_probs = LEARNER.predict(KEY, params, jnp.asarray(stream.test(1).inputs))
+    np.testing.assert_allclose(log_probs, np.log(0.5), atol=1e-6)
+
+
+def test_classes_not_yet_seen_are_not_predicted():
+    inputs, labels = blobs(0)
+    stream = from_arrays(
+        [(inputs, labels, inputs, labels), (inputs, labels + 2, inputs, labels + 2)], shared_head=True
+    )
+    assert stream.spec.scenario == "class"
+    learner = ICaRL(hidden=(8,), epochs=2, batch_size=16, exemplars=4)
+    state = observe(learner, stream)[1]
+    params = learner.readout(KEY, state, stream.spec.task(0), Fitter())
+    probabilities = np.exp(learner.predict(KEY, params, jnp.asarray(inputs)))[0]
+    assert probabilities[:, 2:].max() < 1e-6
+    np.testing.assert_allclose(probabilities.sum(1), 1.0, rtol=1e-5)

@@ -1,0 +1,165 @@
+"""Riemannian walk (Chaudhry et al., 2018), without examples of earlier tasks.
+
+Two measures of how much a weight matters are kept, with g the gradient of the task's own loss, without the penalty:
+
+- the Fisher information, a moving average F_i ← α g_i² + (1 - α) F_i over the steps of all tasks (EWC++);
+- the score, the loss that a weight took away for the distance that it went in the distributions' own metric: over
+  every Δ steps, in which it gained ω_i = -Σ g_i Δθ_i and moved from θ' to θ,
+  s_i ← s_i + max(ω_i, 0) / (½ F_i (θ_i - θ'_i)² + ε).
+
+After a task s̄ ← ½ (s̄ + s), and F and s̄ are scaled to [0, 1]. The next one minimises
+-(1/N) Σ_n log p(y_n | x_n, θ) + λ Σ_i (F_i + s̄_i) (θ_i - θ*_i)², where θ* are the weights where it begins.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Key
+
+from vcl.core import Fit, StreamSpec, Task
+from vcl.errors import VclError
+from vcl.methods.ewc import quadratic
+from vcl.methods.point import (
+    PointLearner,
+    check_not_negative,
+    check_positive,
+    negative_log_likelihood,
+    recipes,
+)
+from vcl.networks import MLP, random, replace_head, select_head
+from vcl.training import Batch, Data, adam_step, learning_rate
+
+
+class RWalkState(eqx.Module):
+    network: MLP
+    """θ, which is also θ* of the next task."""
+    fisher: MLP
+    """F."""
+    scores: MLP
+    """s̄."""
+
+
+class Walk(eqx.Module):
+    """What is measured on the way."""
+
+    fisher: MLP
+    """F."""
+    scores: MLP
+    """s of the intervals that are complete."""
+    gains: MLP
+    """ω since the last of them."""
+    corner: MLP
+    """θ', the weights then."""
+
+
+@dataclass(frozen=True)
+class RWalk(PointLearner):
+    """Riemannian walk: weights are held by their Fisher information and by the loss they took away on their way."""
+
+    strength: Annotated[float, "λ, the weight of the penalty (0: fine-tuning)"] = 1.0
+    fisher_rate: Annotated[float, "α, the newest batch's part in the moving average of the Fisher information"] = 0.9
+    interval: Annotated[int, "Δ, steps over which a weight's gain is compared with its way"] = 10
+    epsilon: Annotated[float, "ε, added to that way, so that weights which stood still are not held"] = 0.001
+
+    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(split={}, permuted={"epochs": 5})
+
+    def __post_init__(self) -> None:
+        PointLearner.__post_init__(self)
+        check_not_negative(self, "strength")
+        check_positive(self, "interval", "epsilon")
+        if not 0 < self.fisher_rate <= 1:
+            raise VclError(f"--fisher-rate must be above 0 and at most 1, but it is {self.fisher_rate}.")
+
+    def init(self, key: Key[Array, ""], spec: StreamSpec) -> RWalkState:
+        network = random(key, self.hidden, spec)
+        nothing = jax.tree.map(jnp.zeros_like, network)
+        return RWalkState(network, nothing, nothing)
+
+    def observe(self, key: Key[Array, ""], state: RWalkState, task: Task, data: Data, fit: Fit) -> RWalkState:
+        start, fisher, scores = select_head((state.network, state.fisher, state.scores), task.head)
+        importance = jax.tree.map(jnp.add, scaled(fisher), scaled(scores))
+        network, walk = fit(
+            key,
+            "train",
+            RiemannianStep(self),
+            (start, fisher),
+            (importance, start),
+            data,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+        )
+        scores = jax.tree.map(lambda old, new: 0.5 * (old + new), scores, settle(walk, network, self.epsilon).scores)
+        return RWalkState(
+            replace_head(state.network, task.head, network),
+            replace_head(state.fisher, task.head, walk.fisher),
+            replace_head(state.scores, task.head, scores),
+        )
+
+    def readout(self, key: Key[Array, ""], state: RWalkState, task: Task, fit: Fit) -> MLP:
+        return select_head(state.network, task.head)
+
+
+def scaled(tree: MLP) -> MLP:
+    """All weights' numbers together, from their smallest to their largest, spread over [0, 1]."""
+    leaves = jax.tree.leaves(tree)
+    low = jnp.min(jnp.stack([jnp.min(leaf) for leaf in leaves]))
+    span = jnp.max(jnp.stack([jnp.max(leaf) for leaf in leaves])) - low
+    return jax.tree.map(lambda a: (a - low) / jnp.where(span > 0, span, 1.0), tree)
+
+
+def settle(walk: Walk, network: MLP, epsilon: float) -> Walk:
+    """End an interval at `network`: its gains for its way are added to the scores."""
+    scores = jax.tree.map(
+        lambda s, w, f, new, old: s + jnp.maximum(w, 0.0) / (0.5 * f * (new - old) ** 2 + epsilon),
+        walk.scores,
+        walk.gains,
+        walk.fisher,
+        network,
+        walk.corner,
+    )
+    return Walk(walk.fisher, scores, jax.tree.map(jnp.zeros_like, walk.gains), network)
+
+
+@dataclass(frozen=True)
+class RiemannianStep:
+    """Adam under the penalty, with the walk measured. It starts at weights and F; `params` are weights and walk."""
+
+    learner: RWalk
+
+    def init(self, params: tuple[MLP, MLP]) -> tuple[MLP, optax.ScaleByAdamState, Walk]:
+        network, fisher = params
+        nothing = jax.tree.map(jnp.zeros_like, network)
+        return network, optax.scale_by_adam().init(network), Walk(fisher, nothing, nothing, network)
+
+    def params(self, carry: tuple[MLP, optax.ScaleByAdamState, Walk]) -> tuple[MLP, Walk]:
+        network, _, walk = carry
+        return network, walk
+
+    def __call__(
+        self,
+        key: Key[Array, ""],
+        carry: tuple[MLP, optax.ScaleByAdamState, Walk],
+        held: tuple[MLP, MLP],
+        batch: Batch,
+        progress: Float[Array, ""],
+    ) -> tuple[tuple[MLP, optax.ScaleByAdamState, Walk], Float[Array, ""]]:
+        network, moments, walk = carry
+        strength, alpha, epsilon = self.learner.strength, self.learner.fisher_rate, self.learner.epsilon
+        loss, gradient = jax.value_and_grad(negative_log_likelihood)(network, batch)
+        penalty, pull = jax.value_and_grad(quadratic)(network, *held)
+        both = jax.tree.map(lambda g, p: g + strength * p, gradient, pull)
+        rate = self.learner.learning_rate * learning_rate(self.learner.schedule, progress)
+        moved, moments = adam_step(network, moments, both, rate)
+        fisher = jax.tree.map(lambda f, g: alpha * g**2 + (1.0 - alpha) * f, walk.fisher, gradient)
+        gains = jax.tree.map(lambda w, g, new, old: w - g * (new - old), walk.gains, gradient, moved, network)
+        walk = jax.lax.cond(
+            moments.count % self.learner.interval == 0,
+            lambda now: settle(now, moved, epsilon),
+            lambda now: now,
+            Walk(fisher, walk.scores, gains, walk.corner),
+        )
+        return (moved, moments, walk), loss + strength * penalty

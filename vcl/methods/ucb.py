@@ -1,0 +1,183 @@
+"""Uncertainty-guided continual learning with Bayesian networks: BLLL-REG (Ebrahimi et al., 2019; later UCB).
+
+Bayes by backprop (Blundell et al., 2015): the posterior is q(w) = N(μ, σ²) with σ = log(1 + e^ρ), and every task
+minimises, at weights w drawn from q once for the whole minibatch,
+
+    -(1/N) Σ_n log p(y_n | x_n, w) + (κ/N) [log q(w) - log p(w)],   p(w_i) = π N(w_i; 0, σ₁²) + (1-π) N(w_i; 0, σ₂²).
+
+The prior p is the same before every task. What protects the earlier ones is the rate of learning: from the second
+task on that of each μ_i is multiplied by its σ_i, as the tasks so far left it, so that what is certain moves slowly.
+The rate of ρ is not scaled. A head that has seen no data has nothing to protect, and learns at the full rate.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Key, PyTree, Shaped
+
+from vcl.core import Fit, Footprint, StreamSpec, Task, size
+from vcl.errors import VclError
+from vcl.gaussian import Gaussian, total
+from vcl.methods.point import check_hidden, check_not_negative, check_positive, recipes
+from vcl.networks import MLP, cross_entropy, logits, logits_weight_sampled, pixels, random, replace_head, select_head
+from vcl.training import Batch, Data, learning_rate, masked_mean
+
+ADAM = optax.scale_by_adam()
+OPTIMIZERS = {"adam": ADAM, "sgd": optax.identity()}
+
+
+class Posterior(eqx.Module):
+    """q(w) = N(μ, σ²), σ = log(1 + e^ρ). Published steps are steps of ρ, so ρ is what is kept."""
+
+    mean: MLP
+    rho: MLP
+
+    def std(self) -> MLP:
+        # jax.nn.softplus takes five times as long, for the sake of ρ above 88.
+        return jax.tree.map(lambda r: jnp.log1p(jnp.exp(r)), self.rho)
+
+    def gaussian(self) -> Gaussian:
+        return Gaussian(self.mean, jax.tree.map(lambda s: 2.0 * jnp.log(s), self.std()))
+
+
+class UCBState(eqx.Module):
+    posterior: Posterior
+    trained: Bool[Array, "heads"]
+    """Which heads have seen data."""
+
+
+@dataclass(frozen=True)
+class UCB:
+    """Uncertainty-guided learning (BLLL-REG): the surer a Bayesian network is of a weight, the slower it moves."""
+
+    hidden: Annotated[tuple[int, ...], "units in each hidden layer"] = (200,)
+    epochs: Annotated[int, "passes over each task's data"] = 10
+    batch_size: Annotated[int, "examples in a minibatch"] = 256
+    learning_rate: Annotated[float, "the optimiser's step size at the start of each task"] = 0.001
+    schedule: Annotated[Literal["constant", "cosine", "plateau"], "how the learning rate goes on"] = "constant"
+    optimizer: Annotated[Literal["adam", "sgd"], "what makes steps of the means (of ρ it is Adam)"] = "adam"
+    guidance: Annotated[float, "g: from the second task on, the rate of each mean is multiplied by g σ"] = 1.0
+    spread_rate: Annotated[float, "Adam's step size for ρ, which is not scaled"] = 0.001
+    kl_weight: Annotated[float, "κ, the weight of log q(w) - log p(w)"] = 1.0
+    prior_mix: Annotated[float, "π, the share of the prior's wide part"] = 0.25
+    prior_std: Annotated[float, "σ₁, the standard deviation of the prior's wide part"] = 1.0
+    narrow_std: Annotated[float, "σ₂, the standard deviation of the prior's narrow part"] = 0.0025
+    init_std: Annotated[float, "σ of every weight before any data"] = 0.05
+    train_samples: Annotated[int, "networks drawn for each minibatch while training"] = 1
+    test_samples: Annotated[int, "Monte-Carlo samples of the predictive distribution"] = 10
+
+    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
+        split={"guidance": 1.0}, permuted={"guidance": 3.0}
+    )
+    told_the_task: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_hidden(self.hidden)
+        check_positive(self, "epochs", "batch_size", "learning_rate", "train_samples", "test_samples")
+        check_positive(self, "guidance", "prior_std", "narrow_std", "init_std")
+        check_not_negative(self, "spread_rate", "kl_weight")
+        if not 0 < self.prior_mix < 1:
+            raise VclError(f"--prior-mix must be above 0 and below 1, but it is {self.prior_mix}.")
+        if self.narrow_std > self.prior_std:
+            raise VclError(
+                f"--narrow-std must not be above --prior-std, but they are {self.narrow_std} and {self.prior_std}. "
+                "Give the wider part of the prior as --prior-std."
+            )
+
+    def init(self, key: Key[Array, ""], spec: StreamSpec) -> UCBState:
+        mean = random(key, self.hidden, spec)
+        rho = jax.tree.map(lambda a: jnp.full_like(a, math.log(math.expm1(self.init_std))), mean)
+        return UCBState(Posterior(mean, rho), jnp.zeros(spec.num_heads, bool))
+
+    def observe(self, key: Key[Array, ""], state: UCBState, task: Task, data: Data, fit: Fit) -> UCBState:
+        start = select_head(state.posterior, task.head)
+        rates = self.rates(start, state.trained.any(), state.trained[task.head])
+        posterior = fit(
+            key, "train", GuidedStep(self), start, rates, data, epochs=self.epochs, batch_size=self.batch_size
+        )
+        return UCBState(replace_head(state.posterior, task.head, posterior), state.trained.at[task.head].set(True))
+
+    def readout(self, key: Key[Array, ""], state: UCBState, task: Task, fit: Fit) -> Posterior:
+        return select_head(state.posterior, task.head)
+
+    def predict(self, key: Key[Array, ""], params: Posterior, inputs: Shaped[Array, "n d"]) -> Float[Array, "s n c"]:
+        """log p(y | x, w_s) for w_s ~ q; their average over s is the predictive distribution."""
+        outputs = logits_weight_sampled(key, params.gaussian(), pixels(inputs), self.test_samples)
+        return jax.nn.log_softmax(outputs)
+
+    def footprint(self, state: UCBState) -> Footprint:
+        """Every weight has a mean and a spread."""
+        return Footprint(size(state.posterior))
+
+    def rates(self, start: Posterior, body_trained: Bool[Array, ""], head_trained: Bool[Array, ""]) -> MLP:
+        """What multiplies the learning rate of each mean: g σ where there is something to protect, else 1."""
+        std = start.std()
+        return MLP(
+            jax.tree.map(lambda s: jnp.where(body_trained, self.guidance * s, 1.0), std.body),
+            jax.tree.map(lambda s: jnp.where(head_trained, self.guidance * s, 1.0), std.head),
+        )
+
+    def loss(self, key: Key[Array, ""], posterior: Posterior, batch: Batch) -> Float[Array, ""]:
+        """-(1/N) log likelihood + (κ/N) [log q(w) - log p(w)], at w ~ q."""
+        inputs = pixels(batch.inputs)
+
+        def at_one_draw(key: Key[Array, ""]) -> tuple[Float[Array, "b"], Float[Array, ""]]:
+            weights, log_q = draw(key, posterior)
+            return cross_entropy(logits(weights, inputs), batch.labels), log_q - self.log_prior(weights)
+
+        losses, divergences = jax.vmap(at_one_draw)(jax.random.split(key, self.train_samples))
+        return masked_mean(losses, batch.mask) + self.kl_weight * jnp.mean(divergences) / batch.size
+
+    def log_prior(self, weights: PyTree[Float[Array, "..."]]) -> Float[Array, ""]:
+        """log p(w) = Σ_i log [π N(w_i; 0, σ₁²) + (1-π) N(w_i; 0, σ₂²)]."""
+        wide, narrow = self.prior_std, self.narrow_std
+        odds = (1.0 - self.prior_mix) / self.prior_mix * wide / narrow
+        # The narrow part relative to the wide one, which is never less than its far tail: nothing overflows.
+        sharper = 0.5 * (1.0 / narrow**2 - 1.0 / wide**2)
+        constant = math.log(self.prior_mix / (wide * math.sqrt(2.0 * math.pi)))
+        return total(
+            lambda w: constant - 0.5 * (w / wide) ** 2 + jnp.log1p(odds * jnp.exp(-sharper * w**2)), weights
+        )
+
+
+@dataclass(frozen=True)
+class GuidedStep:
+    """Descent on the learner's loss, every mean at a rate of its own: `args` are what multiplies the common one."""
+
+    learner: UCB
+
+    def init(self, params: Posterior) -> PyTree:
+        # The gradients of ρ are of the size σ / N, which only Adam makes anything of.
+        return params, OPTIMIZERS[self.learner.optimizer].init(params.mean), ADAM.init(params.rho)
+
+    def params(self, carry: PyTree) -> Posterior:
+        return carry[0]
+
+    def __call__(
+        self, key: Key[Array, ""], carry: PyTree, args: MLP, batch: Batch, progress: Float[Array, ""]
+    ) -> tuple[PyTree, Float[Array, ""]]:
+        learner, (posterior, mean_moments, rho_moments) = self.learner, carry
+        objective, gradient = jax.value_and_grad(learner.loss, argnums=1)(key, posterior, batch)
+        # Adam makes all directions equally long, so the rates must come after it.
+        along_mean, mean_moments = OPTIMIZERS[learner.optimizer].update(gradient.mean, mean_moments)
+        along_rho, rho_moments = ADAM.update(gradient.rho, rho_moments)
+        factor = learning_rate(learner.schedule, progress)
+        mean_rate, rho_rate = factor * learner.learning_rate, factor * learner.spread_rate
+        mean = jax.tree.map(lambda m, d, r: m - mean_rate * r * d, posterior.mean, along_mean, args)
+        rho = jax.tree.map(lambda p, d: p - rho_rate * d, posterior.rho, along_rho)
+        return (Posterior(mean, rho), mean_moments, rho_moments), objective
+
+
+def draw(key: Key[Array, ""], q: Posterior) -> tuple[MLP, Float[Array, ""]]:
+    """w = μ + σ ε, ε ~ N(0, 1), and log q(w) = -Σ_i [½ ε² + log σ + ½ log 2π]."""
+    means, structure = jax.tree.flatten(q.mean)
+    keys = jax.tree.unflatten(structure, list(jax.random.split(key, len(means))))
+    std = q.std()
+    noise = jax.tree.map(lambda k, m: jax.random.normal(k, m.shape, m.dtype), keys, q.mean)
+    weights = jax.tree.map(lambda m, s, e: m + s * e, q.mean, std, noise)
+    return weights, total(lambda s, e: -0.5 * e**2 - jnp.log(s) - 0.5 * math.log(2.0 * math.pi), std, noise)
