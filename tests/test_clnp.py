@@ -19,6 +19,7 @@ LEARNER = CLNP(
     hidden=(12, 9), epochs=20, batch_size=16, learning_rate=0.01, strength=0.03, margin=0.05, held_out=0.3
 )
 TASKS = 3
+PREDICT = jax.jit(LEARNER.predict)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def states(stream):
 
 def log_probs(state, stream, task):
     params = LEARNER.readout(KEY, state, stream.spec.task(task), Fitter())
-    return jax.jit(LEARNER.predict)(KEY, params, jnp.asarray(stream.test(task).inputs))
+    return PREDICT(KEY, params, jnp.asarray(stream.test(task).inputs))
 
 
 def random_network(key, widths=(6, 12, 9, 2)) -> MLP:

@@ -15,6 +15,8 @@ from vcl.training import Batch, Fitter, to_device
 KEY = jax.random.key(0)
 LEARNER = Progressive(hidden=(5, 4), epochs=3, batch_size=16, learning_rate=0.003, schedule="cosine")
 TASKS = 3
+PREDICT = jax.jit(LEARNER.predict)
+ACTIVATIONS = jax.jit(activations)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def by_hand(columns: Column, task: int, inputs: np.ndarray) -> tuple[list[list[n
 
 def log_probs(state, stream, task):
     params = LEARNER.readout(KEY, state, stream.spec.task(task), Fitter())
-    return jax.jit(LEARNER.predict)(KEY, params, jnp.asarray(stream.test(task).inputs))
+    return PREDICT(KEY, params, jnp.asarray(stream.test(task).inputs))
 
 
 def test_every_column_computes_what_plain_loops_do(stream, states):
@@ -71,9 +73,9 @@ def test_every_column_computes_what_plain_loops_do(stream, states):
     for task in range(TASKS):
         hidden, outputs = by_hand(columns, task, inputs)
         params = ProgressiveParams(columns, jnp.int32(task))
-        found = jax.jit(LEARNER.predict)(KEY, params, jnp.asarray(inputs))[0]
+        found = PREDICT(KEY, params, jnp.asarray(inputs))[0]
         np.testing.assert_allclose(found, jax.nn.log_softmax(outputs), rtol=1e-3, atol=1e-3)
-        for layer, old in enumerate(jax.jit(activations)(columns, jnp.int32(task), jnp.asarray(inputs))):
+        for layer, old in enumerate(ACTIVATIONS(columns, jnp.int32(task), jnp.asarray(inputs))):
             for j in range(TASKS - 1):
                 expected = hidden[j][layer] if j < task else np.zeros_like(old[:, j])
                 np.testing.assert_allclose(old[:, j], expected, rtol=1e-3, atol=1e-3)
@@ -85,7 +87,7 @@ def test_activations_for_a_whole_data_set_are_those_of_its_rows(states):
     inputs = np.random.default_rng(0).integers(0, 256, (1003, 6), np.uint8)
     for whole, part in zip(
         all_activations(columns, jnp.int32(2), jnp.asarray(inputs)),
-        jax.jit(activations)(columns, jnp.int32(2), jnp.asarray(inputs / 255.0, jnp.float32)),
+        ACTIVATIONS(columns, jnp.int32(2), jnp.asarray(inputs / 255.0, jnp.float32)),
         strict=True,
     ):
         np.testing.assert_allclose(whole, part, rtol=1e-4, atol=1e-5)

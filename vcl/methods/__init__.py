@@ -10,8 +10,8 @@ from vcl.methods.gem import GEM
 from vcl.methods.generative_replay import GenerativeReplay
 from vcl.methods.icarl import ICaRL
 from vcl.methods.laplace import Laplace
-from vcl.methods.progressive import Progressive
 from vcl.methods.progress_compress import ProgressCompress
+from vcl.methods.progressive import Progressive
 from vcl.methods.references import Joint, JointVCL, SeparateFinetune, SeparateVCL
 from vcl.methods.rwalk import RWalk
 from vcl.methods.si import SI

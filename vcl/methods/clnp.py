@@ -36,6 +36,8 @@ from vcl.methods.point import PointLearner, check_not_negative, recipes
 from vcl.networks import MLP, Dense, cross_entropy, logits, pixels, random, random_like, replace_head, select_head
 from vcl.training import Adam, Batch, Data, masked_mean, shuffle
 
+CHOSEN = {"learning_rate": 0.002, "schedule": "cosine"}
+
 Units = tuple[Bool[Array, "_"], ...]
 """A set of units: which ones of each hidden layer."""
 
@@ -60,13 +62,16 @@ class Masks(eqx.Module):
 class CLNP(PointLearner):
     """Continual learning via neural pruning: each task freezes the units that it needs, the others stay free."""
 
-    strength: Annotated[float, "λ, the weight of the L1 penalty that leaves units unused"] = 0.0001
-    margin: Annotated[float, "accuracy (between 0 and 1) given up to cut off units"] = 0.005
+    strength: Annotated[float, "λ, the weight of the L1 penalty that leaves units unused"] = 1.0
+    margin: Annotated[float, "accuracy (between 0 and 1) given up to cut off units, before the recovery"] = 0.1
     held_out: Annotated[float, "part of each task's examples on which units are judged"] = 0.05
-    recovery: Annotated[int, "passes over the data after the cut, without the penalty"] = 2
+    recovery: Annotated[int, "passes over the data after the cut, without the penalty (0: none)"] = 5
 
     told_the_task: ClassVar[bool] = True
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(split={}, permuted={})
+    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
+        split={**CHOSEN, "strength": 0.1, "margin": 0.002, "epochs": 5, "recovery": 5},
+        permuted={**CHOSEN, "strength": 1.5, "margin": 0.1, "epochs": 4, "recovery": 6},
+    )
 
     def __post_init__(self) -> None:
         PointLearner.__post_init__(self)

@@ -47,7 +47,8 @@ class EWC(PointLearner):
     ] = "exact"
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={"strength": 1000.0}, permuted={"strength": 10.0, "learning_rate": 0.003, "schedule": "cosine"}
+        split={"strength": 1000.0},
+        permuted={"strength": 10.0, "anchors": "online", "learning_rate": 0.003, "schedule": "cosine"},
     )
 
     def __post_init__(self) -> None:

@@ -10,6 +10,9 @@ d being the size of an input. Replay is drawn anew in every step from the networ
 it with its probabilities, softened by a temperature, over the classes it has seen. Where tasks have heads of their
 own, nothing tells which task a replayed input belongs to, so it reminds every head that has seen a task of what that
 head used to answer, in equal parts. No example is kept; the decoder is counted among the parameters.
+
+With the recipes' settings a step costs about four times as much as one of fine-tuning: it learns from twice as many
+inputs, and makes each of them again.
 """
 
 from dataclasses import dataclass
@@ -61,7 +64,7 @@ class FeedbackReplay(PointLearner):
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
         split={"latent": 20, "generation": 10.0, "learning_rate": 0.002},
-        permuted={"latent": 50, "generation": 10.0, "learning_rate": 0.002, "epochs": 8},
+        permuted={"latent": 50, "generation": 10.0, "learning_rate": 0.002, "epochs": 4},
     )
 
     def __post_init__(self) -> None:

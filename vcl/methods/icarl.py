@@ -8,6 +8,7 @@ exemplars, with a sigmoid g_o for each output o, on
 where the targets z are what the network said before the task (distillation) for outputs that were there before, and
 the label, 0 or 1, for outputs of the task's own classes. Outputs of classes not yet seen have no part. Where a task
 brings classes that are old (the domain scenario), its own data is given their labels, exemplars the old outputs.
+An exemplar of an earlier task may be given more weight than a new example (`emphasis`; the paper has 1).
 
 With φ the top hidden layer, scaled to length one, the exemplars of a class are chosen by herding (their mean is near
 the class's), shrinking drops the last chosen, and their mean, scaled to length one, is the class's prototype μ:
@@ -20,7 +21,7 @@ thing to remember. Where each task has a head, only its own prototypes compete.
 
 import functools
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -30,7 +31,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 from vcl import memory
 from vcl.core import Fit, Footprint, StreamSpec, Task, size
 from vcl.errors import VclError
-from vcl.methods.point import check_hidden, check_positive, recipes
+from vcl.methods.point import Settings, check_positive, recipes
 from vcl.networks import MLP, Dense, features, logits_by_head, pixels, random
 from vcl.training import Adam, Batch, Data, masked_mean
 
@@ -80,24 +81,19 @@ class Prototypes(eqx.Module):
 
 
 @dataclass(frozen=True)
-class ICaRL:
+class ICaRL(Settings):
     """iCaRL: exemplars chosen by herding, distillation of old outputs, nearest-mean classification."""
 
-    hidden: Annotated[tuple[int, ...], "units in each hidden layer"] = (200,)
-    epochs: Annotated[int, "passes over each task's data and the exemplars"] = 10
-    batch_size: Annotated[int, "examples in a minibatch"] = 256
-    learning_rate: Annotated[float, "Adam's step size at the start of each task"] = 0.001
-    schedule: Annotated[Literal["constant", "cosine", "plateau"], "how the learning rate goes on"] = "constant"
     exemplars: Annotated[int, "examples kept in all, shared evenly by the classes seen so far"] = 2000
     emphasis: Annotated[float, "weight of an earlier task's exemplar against that of a new example (paper: 1)"] = 1.0
     sharpness: Annotated[float, "s, how fast probability falls with the squared distance to a prototype"] = 20.0
 
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(split={}, permuted={})
+    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(split={"emphasis": 5.0}, permuted={})
     told_the_task: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_hidden(self.hidden)
-        check_positive(self, "epochs", "batch_size", "learning_rate", "exemplars", "emphasis", "sharpness")
+        Settings.__post_init__(self)
+        check_positive(self, "exemplars", "emphasis", "sharpness")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> ICaRLState:
         kinds = spec.num_classes * (1 if spec.scenario == "class" else spec.num_tasks)

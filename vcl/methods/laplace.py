@@ -53,7 +53,7 @@ class Laplace(PointLearner):
     prior_precision: Annotated[float, "δ, the precision of the prior around zero, divided by N"] = 0.0
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={},
+        split={"strength": 10.0},
         permuted={
             "strength": 3.0,
             "learning_rate": 0.003,

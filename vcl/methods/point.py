@@ -35,8 +35,8 @@ class PointState(eqx.Module):
 
 
 @dataclass(frozen=True)
-class PointLearner:
-    """Settings and prediction of a learner whose `readout` is an MLP."""
+class Settings:
+    """What every learner that trains by minibatches can be told."""
 
     hidden: Annotated[tuple[int, ...], "units in each hidden layer"] = (200,)
     epochs: Annotated[int, "passes over each task's data"] = 10
@@ -44,11 +44,16 @@ class PointLearner:
     learning_rate: Annotated[float, "the optimiser's step size at the start of each task"] = 0.001
     schedule: Annotated[Literal["constant", "cosine", "plateau"], "how the learning rate goes on"] = "constant"
 
-    told_the_task: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         check_hidden(self.hidden)
         check_positive(self, "epochs", "batch_size", "learning_rate")
+
+
+@dataclass(frozen=True)
+class PointLearner(Settings):
+    """Settings and prediction of a learner whose `readout` is an MLP."""
+
+    told_the_task: ClassVar[bool] = False
 
     def predict(self, key: Key[Array, ""], params: MLP, inputs: Shaped[Array, "n d"]) -> Float[Array, "1 n c"]:
         """log p(y | x, θ): one draw, since one θ is all that is believed."""

@@ -14,7 +14,7 @@ learnt. They take 4 · examples · (tasks - 1) · units bytes: 0.4 GB for ten ta
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from vcl.core import Fit, Footprint, StreamSpec, Task, size
 from vcl.errors import VclError
-from vcl.methods.point import check_hidden, check_positive, recipes
+from vcl.methods.point import Settings, recipes
 from vcl.networks import MLP, cross_entropy, pixels, random, select_head
 from vcl.training import Adam, Batch, Data, masked_mean
 
@@ -53,23 +53,14 @@ class ProgressiveParams(eqx.Module):
 
 
 @dataclass(frozen=True)
-class Progressive:
+class Progressive(Settings):
     """Progressive networks: a new column for each task that also reads the frozen columns before it."""
-
-    hidden: Annotated[tuple[int, ...], "units in each hidden layer of a column"] = (200,)
-    epochs: Annotated[int, "passes over each task's data"] = 10
-    batch_size: Annotated[int, "examples in a minibatch"] = 256
-    learning_rate: Annotated[float, "Adam's step size at the start of each task"] = 0.003
-    schedule: Annotated[Literal["constant", "cosine", "plateau"], "how the learning rate goes on"] = "cosine"
 
     told_the_task: ClassVar[bool] = True
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={"learning_rate": 0.003}, permuted={"learning_rate": 0.003, "epochs": 6}
+        split={"learning_rate": 0.003, "schedule": "cosine"},
+        permuted={"learning_rate": 0.003, "schedule": "cosine", "epochs": 6},
     )
-
-    def __post_init__(self) -> None:
-        check_hidden(self.hidden)
-        check_positive(self, "epochs", "batch_size", "learning_rate")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> ProgressiveState:
         if spec.scenario == "class":

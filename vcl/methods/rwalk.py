@@ -65,7 +65,9 @@ class RWalk(PointLearner):
     interval: Annotated[int, "Δ, steps over which a weight's gain is compared with its way"] = 10
     epsilon: Annotated[float, "ε, added to that way, so that weights which stood still are not held"] = 0.001
 
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(split={}, permuted={"epochs": 5})
+    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
+        split={}, permuted={"strength": 0.3, "epochs": 5}
+    )
 
     def __post_init__(self) -> None:
         PointLearner.__post_init__(self)

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree, Shaped
 from vcl.core import Fit, Footprint, StreamSpec, Task, size
 from vcl.errors import VclError
 from vcl.gaussian import Gaussian, total
-from vcl.methods.point import check_hidden, check_not_negative, check_positive, recipes
+from vcl.methods.point import Settings, check_not_negative, check_positive, recipes
 from vcl.networks import MLP, cross_entropy, logits, logits_weight_sampled, pixels, random, replace_head, select_head
 from vcl.training import Batch, Data, learning_rate, masked_mean
 
@@ -52,14 +52,9 @@ class UCBState(eqx.Module):
 
 
 @dataclass(frozen=True)
-class UCB:
+class UCB(Settings):
     """Uncertainty-guided learning (BLLL-REG): the surer a Bayesian network is of a weight, the slower it moves."""
 
-    hidden: Annotated[tuple[int, ...], "units in each hidden layer"] = (200,)
-    epochs: Annotated[int, "passes over each task's data"] = 10
-    batch_size: Annotated[int, "examples in a minibatch"] = 256
-    learning_rate: Annotated[float, "the optimiser's step size at the start of each task"] = 0.001
-    schedule: Annotated[Literal["constant", "cosine", "plateau"], "how the learning rate goes on"] = "constant"
     optimizer: Annotated[Literal["adam", "sgd"], "what makes steps of the means (of ρ it is Adam)"] = "adam"
     guidance: Annotated[float, "g: from the second task on, the rate of each mean is multiplied by g σ"] = 1.0
     spread_rate: Annotated[float, "Adam's step size for ρ, which is not scaled"] = 0.001
@@ -77,9 +72,8 @@ class UCB:
     told_the_task: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_hidden(self.hidden)
-        check_positive(self, "epochs", "batch_size", "learning_rate", "train_samples", "test_samples")
-        check_positive(self, "guidance", "prior_std", "narrow_std", "init_std")
+        Settings.__post_init__(self)
+        check_positive(self, "train_samples", "test_samples", "guidance", "prior_std", "narrow_std", "init_std")
         check_not_negative(self, "spread_rate", "kl_weight")
         if not 0 < self.prior_mix < 1:
             raise VclError(f"--prior-mix must be above 0 and below 1, but it is {self.prior_mix}.")
