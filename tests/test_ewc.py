@@ -6,7 +6,8 @@ from conftest import make_stream
 
 from vcl.curvature import diagonal_fisher
 from vcl.errors import VclError
-from vcl.methods.ewc import EWC, quadratic
+from vcl.methods.ewc import EWC
+from vcl.methods.penalty import quadratic
 from vcl.networks import select_head
 from vcl.training import Batch, Fitter, to_device
 

@@ -50,19 +50,19 @@ def filled(value: float, heads: tuple[int, ...] = ()) -> MLP:
 
 
 def test_settling_an_interval_twice_adds_nothing():
-    walk = Walk(filled(2.0), filled(1.0), filled(3.0), filled(0.0))
+    walk = Walk(filled(2.0), filled(1.0), filled(3.0), filled(0.0), jnp.int32(0))
     once = settle(walk, filled(4.0), 0.5)
     np.testing.assert_allclose(once.scores.head.weight, 1.0 + 3.0 / (0.5 * 2.0 * 4.0**2 + 0.5))
     np.testing.assert_allclose(settle(once, filled(4.0), 0.5).scores.head.weight, once.scores.head.weight)
     assert not settle(
-        Walk(filled(2.0), filled(0.0), filled(-3.0), filled(0.0)), filled(4.0), 0.5
+        Walk(filled(2.0), filled(0.0), filled(-3.0), filled(0.0), jnp.int32(0)), filled(4.0), 0.5
     ).scores.head.bias.any()
 
 
 def test_after_a_task_scores_are_averaged_and_the_interval_that_was_not_complete_counts():
     learner = RWalk(hidden=(1,), epsilon=0.5)
     state = RWalkState(filled(1.0, (2,)), filled(0.0, (2,)), filled(3.0, (2,)))
-    fit = Known(filled(2.0), Walk(filled(5.0), filled(4.0), filled(6.0), filled(1.0)))
+    fit = Known(filled(2.0), Walk(filled(5.0), filled(4.0), filled(6.0), filled(1.0), jnp.int32(0)))
     data = to_device(Examples(*blobs(0, SIZE)), SIZE)
     after = learner.observe(jax.random.key(0), state, spec((0, 1)).task(1), data, fit)
     expected = 0.5 * (3.0 + 4.0 + 6.0 / (0.5 * 5.0 * 1.0**2 + 0.5))
@@ -84,7 +84,7 @@ def test_what_holds_a_weight_is_the_sum_of_both_measures_scaled():
     fisher, scores = (
         jax.tree.map(lambda a: jnp.asarray(rng.uniform(1, 9, a.shape)), filled(0.0, (1,))) for _ in "ab"
     )
-    fit = Known(filled(2.0), Walk(*(filled(1.0) for _ in range(4))))
+    fit = Known(filled(2.0), Walk(*(filled(1.0) for _ in range(4)), jnp.int32(0)))
     data = to_device(Examples(*blobs(0, SIZE)), SIZE)
     state = RWalkState(filled(7.0, (1,)), fisher, scores)
     RWalk(hidden=(1,)).observe(jax.random.key(0), state, spec((0,)).task(0), data, fit)

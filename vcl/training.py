@@ -101,15 +101,20 @@ def unscaled(params: PyTree, direction: PyTree) -> PyTree:
     return direction
 
 
-def adam_step(
+OPTIMIZERS = {"adam": optax.scale_by_adam(), "sgd": optax.identity()}
+"""What makes a direction of a gradient."""
+
+
+def descend(
+    optimizer: str,
     params: PyTree,
-    moments: optax.ScaleByAdamState,
+    moments: PyTree,
     gradient: PyTree,
     rate: float | Float[Array, ""],
     scale: Callable[[PyTree, PyTree], PyTree] = unscaled,
-) -> tuple[PyTree, optax.ScaleByAdamState]:
-    """One update along a given gradient: the parameters and the moments after it."""
-    direction, moments = optax.scale_by_adam().update(gradient, moments)
+) -> tuple[PyTree, PyTree]:
+    """One update along a given gradient: the parameters and the optimiser's moments after it."""
+    direction, moments = OPTIMIZERS[optimizer].update(gradient, moments)
     direction = scale(params, direction)
     return jax.tree.map(lambda p, d: p - rate * d, params, direction), moments
 
@@ -127,7 +132,7 @@ class Adam:
     scale: Callable[[PyTree, PyTree], PyTree] = unscaled
 
     def init(self, params: PyTree) -> PyTree:
-        return params, optax.scale_by_adam().init(params)
+        return params, OPTIMIZERS["adam"].init(params)
 
     def params(self, carry: PyTree) -> PyTree:
         return carry[0]
@@ -138,7 +143,7 @@ class Adam:
         params, moments = carry
         objective, gradient = jax.value_and_grad(self.loss, argnums=1)(key, params, args, batch)
         rate = self.rate * learning_rate(self.schedule, progress)
-        return adam_step(params, moments, gradient, rate, self.scale), objective
+        return descend("adam", params, moments, gradient, rate, self.scale), objective
 
 
 @functools.partial(jax.jit, static_argnames=("step", "batch_size"), donate_argnames=("carry", "history"))

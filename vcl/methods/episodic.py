@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from vcl import memory
@@ -16,9 +15,7 @@ from vcl.core import Fit, Footprint, StreamSpec, Task, size
 from vcl.memory import Memory
 from vcl.methods.point import PointLearner, check_not_negative, negative_log_likelihood
 from vcl.networks import MLP, random, select_head
-from vcl.training import Batch, Data, learning_rate
-
-OPTIMIZERS = {"sgd": optax.identity, "adam": optax.scale_by_adam}
+from vcl.training import OPTIMIZERS, Batch, Data, descend, learning_rate
 
 
 class EpisodicState(eqx.Module):
@@ -52,7 +49,7 @@ class Corrected:
     schedule: str
 
     def init(self, params: PyTree) -> PyTree:
-        return params, OPTIMIZERS[self.optimizer]().init(params)
+        return params, OPTIMIZERS[self.optimizer].init(params)
 
     def params(self, carry: PyTree) -> PyTree:
         return carry[0]
@@ -63,9 +60,8 @@ class Corrected:
         params, moments = carry
         objective, gradient = jax.value_and_grad(self.loss)(params, args, batch)
         gradient = self.correct(key, params, gradient, args)
-        direction, moments = OPTIMIZERS[self.optimizer]().update(gradient, moments)
         rate = self.rate * learning_rate(self.schedule, progress)
-        return (jax.tree.map(lambda p, d: p - rate * d, params, direction), moments), objective
+        return descend(self.optimizer, params, moments, gradient, rate), objective
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Key
 from vcl.core import Fit, StreamSpec, Task
 from vcl.curvature import diagonal_fisher
 from vcl.errors import VclError
+from vcl.methods.penalty import quadratic
 from vcl.methods.point import PointLearner, check_not_negative, negative_log_likelihood, recipes
 from vcl.networks import MLP, random, replace_head, select_head
 from vcl.training import Adam, Batch, Data
@@ -86,12 +87,6 @@ class EWC(PointLearner):
     def loss(self, key: Key[Array, ""], network: MLP, held: tuple[MLP, MLP], batch: Batch) -> Float[Array, ""]:
         """-(1/N) log likelihood + (λ/2) Σ_i P_i (θ_i - m_i)²."""
         return negative_log_likelihood(network, batch) + 0.5 * self.strength * quadratic(network, *held)
-
-
-def quadratic(network: MLP, precision: MLP, centre: MLP) -> Float[Array, ""]:
-    """Σ_i P_i (θ_i - m_i)²."""
-    terms = jax.tree.map(lambda w, p, m: jnp.sum(p * (w - m) ** 2), network, precision, centre)
-    return jnp.sum(jnp.stack(jax.tree.leaves(terms)))
 
 
 def weighted_mean(

@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Key
 from vcl.core import Fit, StreamSpec, Task
 from vcl.curvature import diagonal_fisher, inputs_of_layers
 from vcl.errors import VclError
-from vcl.methods.ewc import quadratic
+from vcl.methods.penalty import quadratic
 from vcl.methods.point import PointLearner, check_not_negative, recipes
 from vcl.networks import MLP, Dense, cross_entropy, logits, pixels, random, random_like, replace_head, select_head
 from vcl.training import Adam, Batch, Data, masked_mean

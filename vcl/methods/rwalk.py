@@ -17,12 +17,11 @@ from typing import Annotated, Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from vcl.core import Fit, StreamSpec, Task
 from vcl.errors import VclError
-from vcl.methods.ewc import quadratic
+from vcl.methods.penalty import held_step, quadratic
 from vcl.methods.point import (
     PointLearner,
     check_not_negative,
@@ -31,7 +30,7 @@ from vcl.methods.point import (
     recipes,
 )
 from vcl.networks import MLP, random, replace_head, select_head
-from vcl.training import Batch, Data, adam_step, learning_rate
+from vcl.training import OPTIMIZERS, Batch, Data, learning_rate
 
 
 class RWalkState(eqx.Module):
@@ -54,6 +53,8 @@ class Walk(eqx.Module):
     """ω since the last of them."""
     corner: MLP
     """θ', the weights then."""
+    steps: Int[Array, ""]
+    """Since the task began."""
 
 
 @dataclass(frozen=True)
@@ -123,45 +124,44 @@ def settle(walk: Walk, network: MLP, epsilon: float) -> Walk:
         network,
         walk.corner,
     )
-    return Walk(walk.fisher, scores, jax.tree.map(jnp.zeros_like, walk.gains), network)
+    return Walk(walk.fisher, scores, jax.tree.map(jnp.zeros_like, walk.gains), network, walk.steps)
 
 
 @dataclass(frozen=True)
 class RiemannianStep:
-    """Adam under the penalty, with the walk measured. It starts at weights and F; `params` are weights and walk."""
+    """Adam under the penalty, with the walk measured. Starts at weights and F; `params` are weights and walk."""
 
     learner: RWalk
 
-    def init(self, params: tuple[MLP, MLP]) -> tuple[MLP, optax.ScaleByAdamState, Walk]:
+    def init(self, params: tuple[MLP, MLP]) -> tuple[MLP, PyTree, Walk]:
         network, fisher = params
         nothing = jax.tree.map(jnp.zeros_like, network)
-        return network, optax.scale_by_adam().init(network), Walk(fisher, nothing, nothing, network)
+        walk = Walk(fisher, nothing, nothing, network, jnp.int32(0))
+        return network, OPTIMIZERS["adam"].init(network), walk
 
-    def params(self, carry: tuple[MLP, optax.ScaleByAdamState, Walk]) -> tuple[MLP, Walk]:
+    def params(self, carry: tuple[MLP, PyTree, Walk]) -> tuple[MLP, Walk]:
         network, _, walk = carry
         return network, walk
 
     def __call__(
         self,
         key: Key[Array, ""],
-        carry: tuple[MLP, optax.ScaleByAdamState, Walk],
+        carry: tuple[MLP, PyTree, Walk],
         held: tuple[MLP, MLP],
         batch: Batch,
         progress: Float[Array, ""],
-    ) -> tuple[tuple[MLP, optax.ScaleByAdamState, Walk], Float[Array, ""]]:
+    ) -> tuple[tuple[MLP, PyTree, Walk], Float[Array, ""]]:
         network, moments, walk = carry
         strength, alpha, epsilon = self.learner.strength, self.learner.fisher_rate, self.learner.epsilon
         loss, gradient = jax.value_and_grad(negative_log_likelihood)(network, batch)
-        penalty, pull = jax.value_and_grad(quadratic)(network, *held)
-        both = jax.tree.map(lambda g, p: g + strength * p, gradient, pull)
         rate = self.learner.learning_rate * learning_rate(self.learner.schedule, progress)
-        moved, moments = adam_step(network, moments, both, rate)
+        moved, moments = held_step(network, moments, gradient, strength, held, rate)
         fisher = jax.tree.map(lambda f, g: alpha * g**2 + (1.0 - alpha) * f, walk.fisher, gradient)
         gains = jax.tree.map(lambda w, g, new, old: w - g * (new - old), walk.gains, gradient, moved, network)
         walk = jax.lax.cond(
-            moments.count % self.learner.interval == 0,
+            (walk.steps + 1) % self.learner.interval == 0,
             lambda now: settle(now, moved, epsilon),
             lambda now: now,
-            Walk(fisher, walk.scores, gains, walk.corner),
+            Walk(fisher, walk.scores, gains, walk.corner, walk.steps + 1),
         )
-        return (moved, moments, walk), loss + strength * penalty
+        return (moved, moments, walk), loss + strength * quadratic(network, *held)

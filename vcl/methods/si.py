@@ -16,11 +16,10 @@ from typing import Annotated, Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from vcl.core import Fit, StreamSpec, Task
-from vcl.methods.ewc import quadratic
+from vcl.methods.penalty import held_step, quadratic
 from vcl.methods.point import (
     PointLearner,
     check_not_negative,
@@ -29,7 +28,7 @@ from vcl.methods.point import (
     recipes,
 )
 from vcl.networks import MLP, random, replace_head, select_head
-from vcl.training import Batch, Data, adam_step, learning_rate
+from vcl.training import OPTIMIZERS, Batch, Data, learning_rate
 
 
 class SIState(eqx.Module):
@@ -92,26 +91,25 @@ class PathIntegral:
 
     learner: SI
 
-    def init(self, network: MLP) -> tuple[MLP, optax.ScaleByAdamState, MLP]:
-        return network, optax.scale_by_adam().init(network), jax.tree.map(jnp.zeros_like, network)
+    def init(self, network: MLP) -> tuple[MLP, PyTree, MLP]:
+        return network, OPTIMIZERS["adam"].init(network), jax.tree.map(jnp.zeros_like, network)
 
-    def params(self, carry: tuple[MLP, optax.ScaleByAdamState, MLP]) -> tuple[MLP, MLP]:
+    def params(self, carry: tuple[MLP, PyTree, MLP]) -> tuple[MLP, MLP]:
         network, _, path = carry
         return network, path
 
     def __call__(
         self,
         key: Key[Array, ""],
-        carry: tuple[MLP, optax.ScaleByAdamState, MLP],
+        carry: tuple[MLP, PyTree, MLP],
         held: tuple[MLP, MLP],
         batch: Batch,
         progress: Float[Array, ""],
-    ) -> tuple[tuple[MLP, optax.ScaleByAdamState, MLP], Float[Array, ""]]:
+    ) -> tuple[tuple[MLP, PyTree, MLP], Float[Array, ""]]:
         network, moments, path = carry
         loss, gradient = jax.value_and_grad(negative_log_likelihood)(network, batch)
-        penalty, pull = jax.value_and_grad(quadratic)(network, *held)
-        both = jax.tree.map(lambda g, p: g + self.learner.strength * p, gradient, pull)
+        strength = self.learner.strength
         rate = self.learner.learning_rate * learning_rate(self.learner.schedule, progress)
-        moved, moments = adam_step(network, moments, both, rate)
+        moved, moments = held_step(network, moments, gradient, strength, held, rate)
         path = jax.tree.map(lambda w, g, new, old: w - g * (new - old), path, gradient, moved, network)
-        return (moved, moments, path), loss + self.learner.strength * penalty
+        return (moved, moments, path), loss + strength * quadratic(network, *held)

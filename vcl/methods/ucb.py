@@ -17,7 +17,6 @@ from typing import Annotated, Any, ClassVar, Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Key, PyTree, Shaped
 
 from vcl.core import Fit, Footprint, StreamSpec, Task, size
@@ -25,10 +24,7 @@ from vcl.errors import VclError
 from vcl.gaussian import Gaussian, total
 from vcl.methods.point import Settings, check_not_negative, check_positive, recipes
 from vcl.networks import MLP, cross_entropy, logits, logits_weight_sampled, pixels, random, replace_head, select_head
-from vcl.training import Batch, Data, learning_rate, masked_mean
-
-ADAM = optax.scale_by_adam()
-OPTIMIZERS = {"adam": ADAM, "sgd": optax.identity()}
+from vcl.training import OPTIMIZERS, Batch, Data, learning_rate, masked_mean
 
 
 class Posterior(eqx.Module):
@@ -147,7 +143,7 @@ class GuidedStep:
 
     def init(self, params: Posterior) -> PyTree:
         # The gradients of ρ are of the size σ / N, which only Adam makes anything of.
-        return params, OPTIMIZERS[self.learner.optimizer].init(params.mean), ADAM.init(params.rho)
+        return params, OPTIMIZERS[self.learner.optimizer].init(params.mean), OPTIMIZERS["adam"].init(params.rho)
 
     def params(self, carry: PyTree) -> Posterior:
         return carry[0]
@@ -159,7 +155,7 @@ class GuidedStep:
         objective, gradient = jax.value_and_grad(learner.loss, argnums=1)(key, posterior, batch)
         # Adam makes all directions equally long, so the rates must come after it.
         along_mean, mean_moments = OPTIMIZERS[learner.optimizer].update(gradient.mean, mean_moments)
-        along_rho, rho_moments = ADAM.update(gradient.rho, rho_moments)
+        along_rho, rho_moments = OPTIMIZERS["adam"].update(gradient.rho, rho_moments)
         factor = learning_rate(learner.schedule, progress)
         mean_rate, rho_rate = factor * learner.learning_rate, factor * learner.spread_rate
         mean = jax.tree.map(lambda m, d, r: m - mean_rate * r * d, posterior.mean, along_mean, args)
