@@ -4,7 +4,9 @@ from jaxtyping import install_import_hook
 
 install_import_hook("vcl", "beartype.beartype")
 
+import gc  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
@@ -12,6 +14,18 @@ import pytest  # noqa: E402
 
 from vcl.benchmarks.streams import from_arrays  # noqa: E402
 from vcl.core import Stream  # noqa: E402
+
+
+MOST_MAPPINGS = 20_000
+
+
+@pytest.fixture(autouse=True)
+def room_for_programs() -> Iterator[None]:
+    """Every compiled program takes memory mappings, of which Linux gives a process 65530: drop old ones in time."""
+    yield
+    if len(Path("/proc/self/maps").read_bytes().splitlines()) > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

@@ -88,7 +88,9 @@ class ICaRL(Settings):
     emphasis: Annotated[float, "weight of an earlier task's exemplar against that of a new example (paper: 1)"] = 1.0
     sharpness: Annotated[float, "s, how fast probability falls with the squared distance to a prototype"] = 20.0
 
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(split={"emphasis": 5.0}, permuted={})
+    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
+        split={"emphasis": 30.0, "epochs": 20}, permuted={"emphasis": 30.0}
+    )
     told_the_task: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

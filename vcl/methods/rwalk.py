@@ -67,7 +67,7 @@ class RWalk(PointLearner):
     epsilon: Annotated[float, "ε, added to that way, so that weights which stood still are not held"] = 0.001
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={}, permuted={"strength": 0.3, "epochs": 5}
+        split={}, permuted={"epsilon": 0.1, "learning_rate": 0.003, "schedule": "cosine"}
     )
 
     def __post_init__(self) -> None:

@@ -46,7 +46,8 @@ class SI(PointLearner):
     xi: Annotated[float, "ξ, added to a weight's squared way, so that one which stood still is not held"] = 0.1
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={"strength": 10.0, "xi": 0.01}, permuted={"strength": 0.3, "xi": 0.01, "epochs": 5}
+        split={"strength": 10.0, "xi": 0.01},
+        permuted={"strength": 0.3, "xi": 0.1, "learning_rate": 0.003, "schedule": "cosine"},
     )
 
     def __post_init__(self) -> None:
