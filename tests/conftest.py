@@ -15,7 +15,6 @@ import pytest  # noqa: E402
 from vcl.benchmarks.streams import from_arrays  # noqa: E402
 from vcl.core import Stream  # noqa: E402
 
-
 MOST_MAPPINGS = 20_000
 
 

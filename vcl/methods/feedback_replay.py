@@ -11,8 +11,8 @@ it with its probabilities, softened by a temperature, over the classes it has se
 own, nothing tells which task a replayed input belongs to, so it reminds every head that has seen a task of what that
 head used to answer, in equal parts. No example is kept; the decoder is counted among the parameters.
 
-With the recipes' settings a step costs about four times as much as one of fine-tuning: it learns from twice as many
-inputs, and makes each of them again.
+What a step costs depends on how many inputs are replayed in it: with as many as there are data, about four times as
+much as one of fine-tuning, and a quarter of them loses little (results/search).
 """
 
 from dataclasses import dataclass
@@ -61,6 +61,7 @@ class FeedbackReplay(PointLearner):
     latent: Annotated[int, "numbers that the decoder makes an input from"] = 50
     generation: Annotated[float, "g, the weight of learning to make inputs"] = 1.0
     temperature: Annotated[float, "how much the old network's answers are softened (1: not at all)"] = 2.0
+    replayed: Annotated[float, "inputs made up in a step for each one of the data"] = 0.25
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
         split={"latent": 20, "generation": 10.0, "learning_rate": 0.002},
@@ -70,7 +71,7 @@ class FeedbackReplay(PointLearner):
     def __post_init__(self) -> None:
         PointLearner.__post_init__(self)
         check_hidden(self.decoder_hidden, "decoder-hidden")
-        check_positive(self, "latent", "temperature", "generation")
+        check_positive(self, "latent", "temperature", "generation", "replayed")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> FeedbackReplayState:
         coder_key, decoder_key = jax.random.split(jax.random.fold_in(key, 1))
@@ -107,12 +108,12 @@ class FeedbackReplay(PointLearner):
         args: tuple[FeedbackReplayState, Int[Array, ""]],
         batch: Batch,
     ) -> Float[Array, ""]:
-        """(1/t) · loss on the data + (1 - 1/t) · loss on as many replayed inputs."""
+        """(1/t) · mean loss on the data + (1 - 1/t) · mean loss on replayed inputs."""
         network, coder, decoder = params
         past, head = args
         for_replay, for_code = jax.random.split(key)
         data = pixels(batch.inputs)
-        replay = generate(for_replay, past.decoder, len(data))
+        replay = generate(for_replay, past.decoder, max(1, round(self.replayed * len(data))))
         # One pass over both, and one layer of features for classes and code.
         inputs = jnp.concatenate([data, replay])
         top = features(network.body, inputs)
