@@ -25,7 +25,7 @@ ALLOWED = {
     "benchmarks": {"benchmarks", "core", "data", "errors"},
     "evaluation": {"core"},
     "store": {"errors", "files"},
-    "experiment": {"core", "evaluation", "store", "training"},
+    "experiment": {"benchmarks", "core", "evaluation", "store", "training"},
     "report": {"report", "store", "errors", "files", "analysis"},
 }
 

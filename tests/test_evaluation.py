@@ -47,10 +47,13 @@ class Chooser:
     """A learner whose draws are its parameters: p(y | x, θ_s) = softmax(x · θ_s)."""
 
     recipes: ClassVar[dict] = {}
+    told_the_task: ClassVar[bool] = False
+    joint: ClassVar[bool] = False
 
     def init(self, key, spec): ...
     def observe(self, key, state, task, data, fit): ...
     def readout(self, key, state, task, fit): ...
+    def footprint(self, state): ...
     def predict(self, key, params, inputs):
         return jax.nn.log_softmax(jnp.einsum("nd,sdc->snc", inputs, params))
 

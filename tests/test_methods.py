@@ -166,7 +166,7 @@ def test_the_footprint_is_told(method):
 @pytest.mark.parametrize("scenario", ["task", "domain", "class"])
 def test_it_learns_a_split_benchmark_in_each_scenario_or_says_why_not(method, scenario):
     stream = build("split-digits", StreamOptions(scenario=scenario, num_tasks=2), seed=0)
-    learner = small(method, hidden=(32,), epochs=2)
+    learner = small(method, hidden=(32,), epochs=10)
     if scenario in UNDEFINED.get(method, set()):
         with pytest.raises(VclError, match="scenario"):
             learner.init(KEY, stream.spec)

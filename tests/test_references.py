@@ -194,7 +194,7 @@ def conflicting():
 def test_joint_training_learns_what_fine_tuning_forgets():
     stream = conflicting()
     settings = {"hidden": (30,), "epochs": 60, "batch_size": 32, "learning_rate": 0.02}
-    assert learn(Joint(**settings), joint(stream))["average_accuracy"] > 0.9
+    assert learn(Joint(**settings), stream)["average_accuracy"] > 0.9
     assert learn(Finetune(**settings), stream)["accuracy_matrix"][-1][0] < 0.7
 
 

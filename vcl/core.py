@@ -121,6 +121,8 @@ class Learner(Protocol):
     """Settings by recipe and family of benchmarks: `recipes["fast"]["split"]`."""
     told_the_task: ClassVar[bool]
     """Whether it needs to know the task when it is tested, even where all tasks share their classes."""
+    joint: ClassVar[bool]
+    """Whether it sees all data so far at every stage: `vcl.benchmarks.joint` of the stream."""
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> State:
         """What is known before any data."""

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from vcl import evaluation
+from vcl.benchmarks import joint
 from vcl.core import Learner, State, Stream
 from vcl.evaluation import Scores
 from vcl.store import RunFolder, tree_digest
@@ -154,6 +155,8 @@ def learn(
     """
     reporter = reporter or Silent()
     reporter.begin(stream)
+    if learner.joint:
+        stream = joint(stream)
     root = jax.random.key(seed)
     state = learner.init(jax.random.fold_in(root, len(stream.stages)), stream.spec)
     facts: dict[str, Any] = {"steps": 0, "train_seconds": 0.0}

@@ -18,7 +18,7 @@ import numpy as np
 from platformdirs import user_cache_path
 
 from vcl import evaluation, experiment
-from vcl.benchmarks import STREAMS, StreamOptions, build, joint
+from vcl.benchmarks import STREAMS, StreamOptions, build
 from vcl.core import Learner, StreamSpec, check_inputs
 from vcl.errors import VclError, choose
 from vcl.evaluation import Prediction
@@ -132,8 +132,6 @@ def run(
             return folder.result
     reporter = reporter or experiment.Silent()
     stream = build(config.benchmark, config.stream, config.seed, data_dir, reporter.say)
-    if getattr(config.learner, "joint", False):
-        stream = joint(stream)
     # Whatever the learner refuses, it refuses here: before there is a folder.
     jax.eval_shape(lambda: config.learner.init(jax.random.key(0), stream.spec))
     if not (path / "run.json").exists():

@@ -91,7 +91,6 @@ class ICaRL(Settings):
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
         split={"emphasis": 30.0, "epochs": 20}, permuted={"emphasis": 30.0}
     )
-    told_the_task: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

@@ -44,6 +44,9 @@ class Settings:
     learning_rate: Annotated[float, "the optimiser's step size at the start of each task"] = 0.001
     schedule: Annotated[Literal["constant", "cosine", "plateau"], "how the learning rate goes on"] = "constant"
 
+    told_the_task: ClassVar[bool] = False
+    joint: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         check_hidden(self.hidden)
         check_positive(self, "epochs", "batch_size", "learning_rate")
@@ -52,8 +55,6 @@ class Settings:
 @dataclass(frozen=True)
 class PointLearner(Settings):
     """Settings and prediction of a learner whose `readout` is an MLP."""
-
-    told_the_task: ClassVar[bool] = False
 
     def predict(self, key: Key[Array, ""], params: MLP, inputs: Shaped[Array, "n d"]) -> Float[Array, "1 n c"]:
         """log p(y | x, θ): one draw, since one θ is all that is believed."""

@@ -73,7 +73,6 @@ class UCB(Settings):
             "epochs": 6,
         },
     )
-    told_the_task: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

@@ -99,6 +99,7 @@ class VCL:
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = RECIPES
     told_the_task: ClassVar[bool] = False
+    joint: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_hidden(self.hidden)
