@@ -63,15 +63,7 @@ class UCB(Settings):
     test_samples: Annotated[int, "Monte-Carlo samples of the predictive distribution"] = 10
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={"guidance": 1.0},
-        permuted={
-            "optimizer": "sgd",
-            "learning_rate": 0.1,
-            "guidance": 3.0,
-            "spread_rate": 0.0003,
-            "batch_size": 128,
-            "epochs": 6,
-        },
+        split={"guidance": 1.0}, permuted={"guidance": 1.0, "spread_rate": 0.0001}
     )
 
     def __post_init__(self) -> None:
