@@ -27,7 +27,7 @@ class AGEM(EpisodicLearner):
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
         split={"optimizer": "adam", "learning_rate": 0.001, "epochs": 3, "batch_size": 64},
-        permuted={"learning_rate": 0.05, "schedule": "cosine", "epochs": 1, "batch_size": 10, "reference": 128},
+        permuted={"learning_rate": 0.05, "schedule": "cosine", "epochs": 1, "batch_size": 10, "reference": 64},
     )
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ own, nothing tells which task a replayed input belongs to, so it reminds every h
 head used to answer, in equal parts. No example is kept; the decoder is counted among the parameters.
 
 What a step costs depends on how many inputs are replayed in it: with as many as there are data, about four times as
-much as one of fine-tuning, and a quarter of them loses little (results/search).
+much as one of fine-tuning; a quarter of them loses little accuracy.
 """
 
 from dataclasses import dataclass
