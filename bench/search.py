@@ -3,11 +3,11 @@
     .venv/bin/python bench/search.py ewc split-mnist --seeds 2
     .venv/bin/python bench/search.py icarl split-mnist --scenario class
 
-Candidates are listed in bench/candidates/METHOD.json, for each benchmark (`split-mnist`, or `split-mnist/class` for
-a scenario) as grids: every combination of a grid's values is one. Each candidate is what `vcl run BENCHMARK --method
-METHOD --validation 0.1 ...` does with these settings. Runs are kept in the folder that --out names, so that a search
-which was interrupted, or a grid which grew, goes on where it was. The outcome is a Markdown table, best first,
-printed and kept in results/search.
+Candidates are listed in bench/candidates/METHOD.json, for each benchmark (`split-mnist`, `split-mnist/class` for a
+scenario, or any name for a plan that says its benchmark) as grids: every combination of a grid's values is one. Each
+candidate is what `vcl run BENCHMARK --method METHOD --validation 0.1 ...` does with these settings. Runs are kept in
+the folder that --out names, so that a search which was interrupted, or a grid which grew, goes on where it was. The
+outcome is a Markdown table, best first, printed and kept in results/search.
 """
 
 import argparse
@@ -52,7 +52,9 @@ def main() -> None:
     stream = StreamOptions(scenario=chosen.scenario, validation=0.1, num_tasks=plan.get("num_tasks"))
     candidates = settings_of(plan["grids"])
     configs = [
-        configure(chosen.benchmark, chosen.method, seed=seed, threads=1, stream=stream, **settings)
+        configure(
+            plan.get("benchmark", chosen.benchmark), chosen.method, seed=seed, threads=1, stream=stream, **settings
+        )
         for settings, seed in product(candidates, range(chosen.seeds))
     ]
 
@@ -69,7 +71,8 @@ def main() -> None:
     scenario = f" --scenario {chosen.scenario}" if chosen.scenario else ""
     command = f"bench/search.py {chosen.method} {chosen.benchmark}{scenario} --seeds {seeds}"
     tasks = f", the first {plan['num_tasks']} tasks" if "num_tasks" in plan else ""
-    text = f"# {chosen.method} on {place}{tasks}\n\n`{command}`\n\n{outcome(rows)}"
+    heading = place.replace(chosen.benchmark, plan.get("benchmark", chosen.benchmark))
+    text = f"# {chosen.method} on {heading}{tasks}\n\n`{command}`\n\n{outcome(rows)}"
     OUTCOMES.mkdir(parents=True, exist_ok=True)
     (OUTCOMES / f"{chosen.method}-{place.replace('/', '-')}.md").write_text(text)
     print(text)
