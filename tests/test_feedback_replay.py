@@ -19,7 +19,7 @@ from vcl.vae import generate, negative_elbo
 
 KEY = jax.random.key(0)
 SMALL = {"hidden": (8,), "epochs": 2, "batch_size": 16}
-LEARNER = FeedbackReplay(**SMALL, decoder_hidden=(9,), latent=4, generation=0.7)
+LEARNER = FeedbackReplay(**SMALL, decoder_hidden=(9,), latent=4, generation=0.7, replayed=0.5)
 
 
 def observe(learner, stream: Stream, stages: int):
@@ -43,7 +43,7 @@ def test_the_loss_is_the_same_on_both_parts_mixed_by_1_over_t(stream):
         KEY, (network, coder, decoder), (past, jnp.int32(1)), Batch(inputs, labels, mask, data.size)
     )
     for_replay, for_code = jax.random.split(KEY)
-    both = jnp.concatenate([inputs, generate(for_replay, past.decoder, n)])
+    both = jnp.concatenate([inputs, generate(for_replay, past.decoder, n // 2)])
     code = features(network.body, both) @ coder.head.weight + coder.head.bias
     dreaming = LEARNER.generation * negative_elbo(for_code, decoder, code, both) / 6
     answers = logits_by_head(network, both)
