@@ -5,7 +5,7 @@ A task is learnt with a penalty that leaves some units unused,
     -(1/N) Σ_n log p(y_n | x_n, θ) + λ Σ_u Σ_i |θ_ui| / d,
 
 over the d incoming weights, and the bias, of each unit u that is free. (The paper's L1 penalty, divided by d so that
-one λ serves layers of all widths: undivided, it thins out wide layers and leaves narrow ones full.) The activity of
+one λ can serve layers of all widths; it was not compared with the undivided one in full.) The activity of
 a unit is its mean |activation| on examples held out from the task's data. Layer by layer, the threshold up to which
 units are cut off is raised until the accuracy on these examples has fallen by the layer's share of the margin. The
 units that remain are active, from now on and for all tasks:
