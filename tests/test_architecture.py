@@ -26,6 +26,7 @@ ALLOWED = {
     "evaluation": {"core"},
     "store": {"errors", "files"},
     "experiment": {"benchmarks", "core", "evaluation", "store", "training"},
+    "analysis": NUMERICS | {"analysis", "benchmarks", "evaluation", "experiment", "runs", "store"},
     "report": {"report", "store", "errors", "files", "analysis"},
 }
 

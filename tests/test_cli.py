@@ -457,9 +457,11 @@ def test_a_run_that_is_not_complete_cannot_be_shown(vcl, stopped):
     refused(vcl("show", stopped), "is not complete", "vcl resume")
 
 
-def test_a_run_folder_under_another_name_is_refused(vcl, stopped):
+def test_a_run_folder_under_another_name_goes_on(vcl, stopped):
     moved = stopped.rename(stopped.parent / "renamed")
-    refused(vcl("resume", moved), "renamed", "that name again")
+    assert vcl("resume", moved, "--quiet").code == 0
+    assert RunFolder.open(moved).result["run"] == "renamed"
+    assert list(moved.parent.iterdir()) == [moved]
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])

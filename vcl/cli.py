@@ -1,8 +1,10 @@
 """The command line. It starts fast: whatever needs jax is imported by the command that needs it."""
 
 import errno
+import functools
 import inspect
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -16,9 +18,10 @@ from rich.table import Table
 from vcl.errors import VclError
 
 if TYPE_CHECKING:
+    from vcl.analysis import Analysis
     from vcl.benchmarks import StreamOptions
     from vcl.comparison import Row
-    from vcl.runs import RunConfig
+    from vcl.runs import RunConfig, Tracing
     from vcl.store import RunFolder
 
 err = Console(stderr=True, highlight=False)
@@ -52,6 +55,14 @@ PermuteFirst = Annotated[bool, Parameter(group=STREAM, help="Permute the first t
 Online = Annotated[int, Parameter(group=STREAM, help="Tasks arrive in batches of so many examples.")]
 Validation = Annotated[
     float, Parameter(group=STREAM, help="Test on this fraction of the training data instead, to choose settings.")
+]
+Trace = Annotated[
+    bool,
+    Parameter(help="Record what each unit costs and is worth during training, of vcl: when and why units die."),
+]
+Tolerance = Annotated[
+    float | None,
+    Parameter(help="How far predictions may move without idle units (total variation); default 0.0002."),
 ]
 CheckpointSeconds = Annotated[float, Parameter(help="Least time between checkpoints inside a task.")]
 Json = Annotated[bool, Parameter(help="Print the result as JSON, and nothing else, on standard output.")]
@@ -115,6 +126,7 @@ def _run(
     out: Out = Path("runs"),
     data_dir: DataDir = None,
     fresh: Annotated[bool, Parameter(help="Run anew even if the same run is there; the old one is kept.")] = False,
+    trace: Trace = False,
     checkpoint_seconds: CheckpointSeconds = 15.0,
     json: Json = False,
     quiet: Quiet = False,
@@ -144,15 +156,23 @@ def _run(
         )
         for number in range(seeds)
     ]
+    tracing = _tracing(method) if trace else None
     root = runs.unused_root(out, configs[0]) if fresh else out
     if several:
-        results = _run_several(
-            configs, root, jobs or min(cores, seeds), data_dir, checkpoint_seconds, quiet, run_all
-        )
+        work_all = functools.partial(run_all, trace=tracing)
+        jobs = jobs or min(cores, seeds)
+        results = _run_several(configs, root, jobs, data_dir, checkpoint_seconds, quiet, work_all)
         _present_several(results, root, as_json=json)
     else:
-        result = _run_one(configs[0], root, data_dir, checkpoint_seconds, quiet)
-        _present(result, root / configs[0].name, as_json=json)
+        path = root / configs[0].name
+        work = functools.partial(runs.run, configs[0], root, trace=tracing)
+        _present(_watched(configs[0], path, work, data_dir, checkpoint_seconds, quiet), path, as_json=json)
+
+
+def _tracing(method: str) -> "Tracing":
+    from vcl.analysis.trace import tracer
+
+    return tracer(method)
 
 
 def _register_run(tokens: list[str]) -> None:
@@ -216,9 +236,15 @@ def _widths(type_: Any, tokens: tuple[Token, ...]) -> tuple[int, ...]:
         raise ValueError("write layer widths as whole numbers with commas between, such as 100,100") from None
 
 
-def _run_one(
-    config: "RunConfig", root: Path, data_dir: Path | None, checkpoint_seconds: float, quiet: bool
+def _watched(
+    config: "RunConfig",
+    path: Path,
+    work: Callable[..., dict[str, Any]],
+    data_dir: Path | None,
+    checkpoint_seconds: float,
+    quiet: bool,
 ) -> dict[str, Any]:
+    """What `work`, of vcl.runs, makes of one run; Ctrl-C stops it between epochs."""
     from vcl import runs
     from vcl.experiment import Interrupted
     from vcl.progress import SingleRun, asked_to_stop
@@ -226,16 +252,14 @@ def _run_one(
     runs.prepare_jax(config.threads)
     with SingleRun(err, config, quiet=quiet) as reporter, asked_to_stop() as stop:
         try:
-            return runs.run(
-                config,
-                root,
+            return work(
                 reporter=reporter,
                 stop=stop,
                 data_dir=data_dir,
                 seconds_between_checkpoints=checkpoint_seconds,
             )
         except Interrupted:
-            message = f"Stopped; everything so far is saved. Go on with: vcl resume {root / config.name}"
+            message = f"Stopped; everything so far is saved. Go on with: vcl resume {path}"
     _fail(message, 130)
 
 
@@ -437,23 +461,23 @@ def resume(
     /,
     *,
     data_dir: DataDir = None,
+    trace: Trace = False,
     checkpoint_seconds: CheckpointSeconds = 15.0,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Continue a run that was interrupted; the result is the same to the bit as without the interruption."""
+    """Continue a run that was interrupted; the result is the same to the bit as without the interruption.
+
+    A trace that was begun goes on, too.
+    """
     from vcl import runs
     from vcl.store import RunFolder
 
-    config = runs.from_record(RunFolder.open(run).record)
-    run = run.resolve()
-    if run.name != config.name:
-        raise VclError(
-            f"{run} holds the configuration of a run called {config.name}. Give the folder that name again: "
-            "the name is how a run is found."
-        )
-    result = _run_one(config, run.parent, data_dir, checkpoint_seconds, quiet)
-    _present(result, run, as_json=json)
+    folder = RunFolder.open(run.resolve())
+    config = runs.from_record(folder.record)
+    tracing = _tracing(config.method) if trace or folder.looks() else None
+    work = functools.partial(runs.resume, folder, trace=tracing)
+    _present(_watched(config, run, work, data_dir, checkpoint_seconds, quiet), run, as_json=json)
 
 
 @app.command(name="runs", sort_key=2)
@@ -534,13 +558,18 @@ def report(
     *runs: Annotated[Path, Parameter(help="Run folders.")],
     out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("report.html"),
     open: Annotated[bool, Parameter(help="Show it in the browser.")] = False,
+    data_dir: DataDir = None,
 ) -> None:
-    """Write one HTML file about runs, which opens from disk: accuracies, curves, calibration, configuration."""
+    """Write one HTML file about runs, which opens from disk: accuracies, transfer, and all units to look into.
+
+    Units are shown of the methods that have a posterior over their weights; of the others, all the rest is.
+    """
     from vcl.files import write_atomically
-    from vcl.report.html import render
+    from vcl.report.html import Reported, render
     from vcl.store import writing
 
-    page = render([(folder.record, _complete(folder)) for folder in _open(runs)])
+    complete = [(folder, _complete(folder)) for folder in _open(runs)]
+    page = render([Reported(folder.record, result, _inside(folder, data_dir)) for folder, result in complete])
     with writing(out):
         write_atomically(out, page.encode())
     err.print(f"Report: {_escape(str(out))}")
@@ -550,11 +579,221 @@ def report(
         webbrowser.open(out.resolve().as_uri())
 
 
+@app.command(sort_key=4)
+def figures(
+    *runs: Annotated[Path, Parameter(help="Run folders. Seeds of one configuration are averaged.")],
+    out: Annotated[Path, Parameter(help="The folder to draw into.")] = Path("figures"),
+    data_dir: DataDir = None,
+) -> None:
+    """Draw the paper's figures from stored runs, each as SVG and PNG.
+
+    For each stream of tasks: accuracy curves, a line for each configuration (`vcl run split-mnist --coreset 40` and
+    the same without give the paper's appendix). For each configuration: active units after each task. For each run
+    of vcl and joint-vcl: its active units, all units' means and variances, output weights, transfer between tasks;
+    and, of runs made with `--trace`, what each unit cost and was worth while it was learnt.
+
+    Example: [bold]vcl figures runs/split-mnist-vcl-*[/bold]
+    """
+    from vcl.report import gallery
+
+    folders = _open(runs)
+
+    def look(folder: "RunFolder") -> "Analysis":
+        return _analysed(folder, data_dir)
+
+    def say(message: str) -> None:
+        err.print(_escape(message), soft_wrap=True)
+
+    for path in gallery.figures(folders, out, look=look, say=say):
+        out_console().print(_escape(str(path)))
+
+
+def _inside(folder: "RunFolder", data_dir: Path | None) -> "Analysis | str":
+    """What the units of a run tell, or why they cannot be asked."""
+    try:
+        return _analysed(folder, data_dir)
+    except VclError as error:
+        err.print(f"{_escape(folder.name)} is reported without its units: {_escape(str(error))}", soft_wrap=True)
+        return str(error)
+
+
+@app.command(sort_key=4)
+def units(
+    run: Annotated[Path, Parameter(help="The run's folder.")],
+    /,
+    *,
+    tolerance: Tolerance = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Count the active units after each task, and see what passes between tasks through them.
+
+    Pruned are units without an outgoing weight that differs from zero by more than its standard deviation, and
+    those whose removal, all together, moves no task's predictions further than the tolerance. The others are
+    active. --json adds every measure of every unit.
+    """
+    import numpy as np
+
+    from vcl import analysis
+    from vcl.analysis.stored import stream_of
+    from vcl.store import RunFolder
+
+    folder = RunFolder.open(run)
+    found = _analysed(folder, data_dir, tolerance)
+    accuracy = analysis.accuracy_without_pruned(found, stream_of(folder, data_dir))
+    use, change = analysis.forward_use(found), analysis.backward_change(found)
+    if json:
+        measures = ("information", "news", "signal_to_noise", "removal_effect", "active", "first_active")
+        return _print_json(
+            {
+                "run": folder.name,
+                "active_units": found.counts.T.tolist(),
+                "change_without_pruned": found.change_without_pruned.tolist(),
+                "accuracy": accuracy[:, 0].tolist(),
+                "accuracy_without_pruned": accuracy[:, 1].tolist(),
+                "forward_use": _without_nan(use),
+                "backward_change": _without_nan(change),
+                "layers": [{name: getattr(layer, name).tolist() for name in measures} for layer in found.layers],
+            }
+        )
+    table = Table(
+        "after task",
+        *(f"layer {n}: active of {layer.active.shape[1]}" for n, layer in enumerate(found.layers, start=1)),
+        "without the others, predictions move by",
+        "accuracy (%)",
+        "without the others (%)",
+        box=None,
+    )
+    for number, counts in enumerate(found.counts.T):
+        table.add_row(
+            str(number + 1),
+            *map(str, counts),
+            f"{found.change_without_pruned[number]:.4f}",
+            *(f"{100 * a:.2f}" for a in accuracy[number]),
+        )
+    out_console().print(table)
+    for title, matrix, form in (
+        ("How far predictions for a task move without the units first activated by …", use, "{:.3f}"),
+        ("What a task told each unit first activated by … (nats)", change, "{:.1f}"),
+    ):
+        table = Table("units of task", *(f"task {n}" for n in range(1, len(matrix) + 1)), box=None, title=title)
+        for number, row in enumerate(matrix, start=1):
+            table.add_row(str(number), *("" if np.isnan(v) else form.format(v) for v in row))
+        out_console().print("\n", table)
+    return None
+
+
+def _without_nan(matrix: Any) -> list[list[float | None]]:
+    """JSON has no NaN: null where nothing is defined."""
+    return [[None if math.isnan(value) else value for value in row] for row in matrix.tolist()]
+
+
+def _analysed(folder: "RunFolder", data_dir: Path | None, tolerance: float | None = None) -> "Analysis":
+    """What the units of a run tell, with progress."""
+    from vcl import runs
+    from vcl.analysis import analyse
+    from vcl.progress import Board
+
+    runs.prepare_jax(runs.available_threads())
+    with Board(err, [folder.name], quiet=False) as board:
+        settings = {} if tolerance is None else {"tolerance": tolerance}
+        return analyse(
+            folder, data_dir=data_dir, **settings, watch=lambda fraction, text: board.show(0, fraction, text)
+        )
+
+
 def _complete(folder: "RunFolder") -> dict[str, Any]:
     """The result of a run that must have one."""
     if folder.result is None:
         raise VclError(f"The run in {folder.path} is not complete. Continue it with: vcl resume {folder.path}")
     return folder.result
+
+
+After = Annotated[
+    int | None, Parameter(help="The stage to take it after, from 1: as many as tasks, unless batches are smaller.")
+]
+
+
+@app.command(sort_key=4)
+def prune(
+    run: Annotated[Path, Parameter(help="The run's folder.")],
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(help="The folder to write; default: RUN-pruned, beside it.")] = None,
+    after: After = None,
+    tolerance: Tolerance = None,
+    data_dir: DataDir = None,
+    json: Json = False,
+) -> None:
+    """Remove the units that are not active: a smaller network that predicts the same.
+
+    The result is a run folder of its own: `vcl predict` answers from it, and `vcl resume` goes on learning with it.
+    `vcl widen` gives it room for further tasks.
+    """
+    from vcl import analysis, runs
+    from vcl.progress import Board
+    from vcl.store import RunFolder
+
+    folder = RunFolder.open(run.resolve())
+    runs.prepare_jax(folder.record["config"]["threads"])
+    settings = {} if tolerance is None else {"tolerance": tolerance}
+    with Board(err, [folder.name], quiet=json) as board:
+        pruning = analysis.prune(
+            folder,
+            out or run.resolve().with_name(f"{folder.name}-pruned"),
+            after=after,
+            data_dir=data_dir,
+            watch=lambda fraction, text: board.show(0, fraction, text),
+            **settings,
+        )
+    if json:
+        return _print_json(pruning.as_json())
+    before, now = pruning.before, pruning.after
+    table = Table("", "before", "after", "", box=None)
+    units = [", ".join(map(str, network.hidden)) for network in (before, now)]
+    table.add_row("units", *units, "")
+    for name, values, form in (
+        ("parameters", (before.parameters, now.parameters), "{:,}"),
+        ("checkpoint (bytes)", (before.checkpoint_bytes, now.checkpoint_bytes), "{:,}"),
+        ("prediction (ms)", (1e3 * before.predict_seconds, 1e3 * now.predict_seconds), "{:.1f}"),
+    ):
+        table.add_row(name, *map(form.format, values), f"{values[0] / values[1]:.1f} times less")
+    tasks = zip(before.accuracy, now.accuracy, pruning.total_variation, pruning.noise, strict=True)
+    for number, (old, new, moved, noise) in enumerate(tasks, start=1):
+        distance = f"predictions moved by {moved:.4f} (noise alone: {noise:.4f})"
+        table.add_row(f"accuracy on task {number} (%)", f"{100 * old:.2f}", f"{100 * new:.2f}", distance)
+    averages = [sum(network.accuracy) / len(network.accuracy) for network in (before, now)]
+    gone = 100 * (1 - now.parameters / before.parameters)
+    table.add_row(
+        "accuracy, average (%)", *(f"{100 * a:.2f}" for a in averages), f"{gone:.1f} % of the parameters are gone"
+    )
+    out_console().print(table)
+    err.print(f"The smaller network: {_escape(str(pruning.run))}", soft_wrap=True)
+    return None
+
+
+@app.command(sort_key=4)
+def widen(
+    run: Annotated[Path, Parameter(help="The run's folder.")],
+    /,
+    *,
+    hidden: Annotated[
+        tuple[int, ...], Parameter(help="Units in each layer, 100,100.", n_tokens=1, converter=_widths)
+    ],
+    out: Annotated[Path | None, Parameter(help="The folder to write; default: RUN-widened, beside it.")] = None,
+    after: After = None,
+) -> None:
+    """Add fresh units to the hidden layers without changing predictions: room for further tasks.
+
+    The result is a run folder of its own; `vcl resume` goes on learning with it.
+    """
+    from vcl import analysis, runs
+    from vcl.store import RunFolder
+
+    folder = RunFolder.open(run.resolve())
+    runs.prepare_jax(folder.record["config"]["threads"])
+    wider = analysis.widen(folder, out or run.resolve().with_name(f"{folder.name}-widened"), hidden, after=after)
+    err.print(f"The wider network: {_escape(str(wider.path))}", soft_wrap=True)
 
 
 @app.command(sort_key=5)

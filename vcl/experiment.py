@@ -14,7 +14,7 @@ from vcl.benchmarks import joint
 from vcl.core import Learner, State, Stream
 from vcl.evaluation import Scores
 from vcl.store import RunFolder, tree_digest
-from vcl.training import Fitter, NoRecorder, to_device
+from vcl.training import Fitter, NoRecorder, NoTracer, Tracer, to_device
 
 
 class Interrupted(Exception):
@@ -148,10 +148,12 @@ def learn(
     reporter: Reporter | None = None,
     stop: Callable[[], bool] = lambda: False,
     seconds_between_checkpoints: float = 15.0,
+    trace: Callable[[int], Tracer] | None = None,
 ) -> dict[str, Any]:
     """Fold `learner` over `stream`; return the measurements, and the final state's fingerprint.
 
-    With a folder, the run continues from what it holds and keeps everything there.
+    With a folder, the run continues from what it holds and keeps everything there. `trace` gives the tracer of a
+    stage (from 1); it is asked for those that end a task.
     """
     reporter = reporter or Silent()
     reporter.begin(stream)
@@ -176,7 +178,7 @@ def learn(
     for stage in range(first, len(stream.stages)):
         began = time.monotonic() - facts["train_seconds"]
         recorder = StageRecorder(folder, stage, reporter, stop, seconds_between_checkpoints, began)
-        fit = Fitter(recorder)
+        fit = Fitter(recorder, trace(stage + 1) if trace and stream.ends_task(stage) else NoTracer())
         task = stream.spec.task(stream.stages[stage])
         data = to_device(stream.train(stage), stream.spec.capacity)
         state = learner.observe(stage_key(root, stage, 0), state, task, data, fit)

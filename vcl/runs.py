@@ -1,5 +1,6 @@
 """From a configuration to a finished run: what the command line, sweeps and Python users call."""
 
+import functools
 import hashlib
 import json
 import os
@@ -25,7 +26,10 @@ from vcl.evaluation import Prediction
 from vcl.experiment import Reporter
 from vcl.methods import METHODS
 from vcl.store import RunFolder
-from vcl.training import Fitter
+from vcl.training import Fitter, Tracer
+
+Tracing = Callable[[RunFolder, int], Tracer]
+"""Gives the tracer of a run's stage (from 1). It is handed to other processes, which find it by its name."""
 
 
 @dataclass(frozen=True)
@@ -121,20 +125,55 @@ def run(
     stop: Callable[[], bool] = lambda: False,
     data_dir: Path | None = None,
     seconds_between_checkpoints: float = 15.0,
+    trace: Tracing | None = None,
 ) -> dict[str, Any]:
-    """The result of a run: read if it is complete in `root`, continued if it was interrupted, else made."""
+    """The result of a run: read if it is complete in `root`, continued if it was interrupted, else made.
+
+    A `trace` watches the learning (`vcl.analysis.trace.tracer`) and does not change a bit of the result.
+    """
     path = root / config.name
-    if (path / "run.json").exists():
-        folder = RunFolder.open(path)
-        if folder.result is not None:
-            if reporter:
-                reporter.say(f"This run is complete in {path}: showing what it found. --fresh runs it again.")
-            return folder.result
+    folder = RunFolder.open(path) if (path / "run.json").exists() else None
+    return _go_on(config, path, folder, reporter, stop, data_dir, seconds_between_checkpoints, trace)
+
+
+def resume(
+    folder: RunFolder,
+    *,
+    reporter: Reporter | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    data_dir: Path | None = None,
+    seconds_between_checkpoints: float = 15.0,
+    trace: Tracing | None = None,
+) -> dict[str, Any]:
+    """The result of the run in a folder: read if it is complete, else continued."""
+    config = from_record(folder.record)
+    return _go_on(config, folder.path, folder, reporter, stop, data_dir, seconds_between_checkpoints, trace)
+
+
+def _go_on(
+    config: RunConfig,
+    path: Path,
+    folder: RunFolder | None,
+    reporter: Reporter | None,
+    stop: Callable[[], bool],
+    data_dir: Path | None,
+    seconds_between_checkpoints: float,
+    trace: Tracing | None,
+) -> dict[str, Any]:
     reporter = reporter or experiment.Silent()
+    if folder and folder.result is not None:
+        if trace and not folder.looks():
+            reporter.warn(
+                f"This run is complete in {path}, without a trace: showing what it found. vcl run with "
+                "--fresh --trace runs it again and records one."
+            )
+        else:
+            reporter.say(f"This run is complete in {path}: showing what it found. --fresh runs it again.")
+        return folder.result
     stream = build(config.benchmark, config.stream, config.seed, data_dir, reporter.say)
     # Whatever the learner refuses, it refuses here: before there is a folder.
     jax.eval_shape(lambda: config.learner.init(jax.random.key(0), stream.spec))
-    if not (path / "run.json").exists():
+    if not folder:
         facts = {"spec": asdict(stream.spec), "task_names": stream.task_names, "stages": stream.stages}
         folder = RunFolder.create(path, {**describe(config), **facts})
     with folder.lock():
@@ -147,6 +186,7 @@ def run(
             reporter=reporter,
             stop=stop,
             seconds_between_checkpoints=seconds_between_checkpoints,
+            trace=functools.partial(trace, folder) if trace else None,
         )
         result = {
             "benchmark": config.benchmark,

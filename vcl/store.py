@@ -4,6 +4,7 @@ run.json        what was asked for, with versions and the command
 metrics.jsonl   one event a line: objectives per epoch, scores after each stage
 checkpoints/    after-SS.safetensors: the learner's state after a stage, kept for every task
                 during-SS-PHASE-EEEEEE.safetensors: inside a stage, the last two
+trace/          SS-EEEEEE.safetensors: a look at the units during a stage, if asked for
 result.json     when the run is complete
 """
 
@@ -75,6 +76,10 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def trace(self) -> Path:
+        return self.path / "trace"
+
+    @property
     def record(self) -> dict[str, Any]:
         return read_json(self.path / "run.json", f"{self.path} is not a run folder")
 
@@ -103,7 +108,7 @@ class RunFolder:
 
     def clean(self) -> None:
         """Remove what a killed process left half-written."""
-        for path in (*self.path.glob(".*"), *self.checkpoints.glob(".*")):
+        for path in (*self.path.glob(".*"), *self.checkpoints.glob(".*"), *self.trace.glob(".*")):
             path.unlink(missing_ok=True)
 
     # Metrics
@@ -163,20 +168,53 @@ class RunFolder:
 
     def state_after(self, stage: int, like: PyTree) -> PyTree:
         """The state after one stage (from 1), for analysis and prediction."""
-        path = self.checkpoints / f"after-{stage:04d}.safetensors"
+        return self.read_after(stage, like)[0]
+
+    def read_after(self, stage: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
+        """The state after one stage (from 1), and the facts saved with it."""
+        path = self.path_after(stage)
         if not path.exists():
             raise VclError(f"The run in {self.path} has no checkpoint after stage {stage}. It has: {self.stages()}.")
         try:
-            return load_tree(path, like)[0]
+            return load_tree(path, like)
         except DamagedCheckpoint as damage:
             raise VclError(
                 f"{damage} To make it again, remove {self.path / 'result.json'} if it is there, then: "
                 f"vcl resume {self.path}"
             ) from None
 
+    def path_after(self, stage: int) -> Path:
+        return self.checkpoints / f"after-{stage:04d}.safetensors"
+
     def stages(self) -> list[int]:
         """The stages with a checkpoint after them."""
         return [int(number) for _, (number,) in self._found(r"after-(\d+)")]
+
+    # Trace
+
+    def save_look(self, stage: int, epoch: int, look: PyTree) -> None:
+        """What was seen after `epoch` epochs of `stage` (from 1)."""
+        path = self._look_path(stage, epoch)
+        with writing(path):
+            self.trace.mkdir(exist_ok=True)
+            write_atomically(path, dump_tree(look, {}))
+
+    def looks(self) -> list[tuple[int, int]]:
+        """The stage and the epoch of every look, in order."""
+        return [(int(stage), int(epoch)) for _, (stage, epoch) in _matching(self.trace, r"(\d+)-(\d+)")]
+
+    def look(self, stage: int, epoch: int, like: PyTree) -> PyTree:
+        """Read back what `save_look` wrote, into the structure of `like`."""
+        try:
+            return load_tree(self._look_path(stage, epoch), like)[0]
+        except DamagedCheckpoint as damage:
+            raise VclError(
+                f"{damage} It is a part of this run's trace: remove the file to do without it, or run anew with "
+                "--fresh --trace."
+            ) from None
+
+    def _look_path(self, stage: int, epoch: int) -> Path:
+        return self.trace / f"{stage:04d}-{epoch:06d}.safetensors"
 
     def _save(self, name: str, tree: PyTree, facts: dict[str, Any]) -> None:
         path = self.checkpoints / f"{name}.safetensors"
@@ -187,11 +225,12 @@ class RunFolder:
         return [(path, int(e)) for path, (e,) in self._found(rf"during-{stage:04d}-{re.escape(phase)}-(\d+)")]
 
     def _found(self, pattern: str) -> list[tuple[Path, tuple[str, ...]]]:
-        matches = [
-            (path, re.fullmatch(pattern + r"\.safetensors", path.name))
-            for path in sorted(self.checkpoints.glob("*"))
-        ]
-        return [(path, match.groups()) for path, match in matches if match]
+        return _matching(self.checkpoints, pattern)
+
+
+def _matching(folder: Path, pattern: str) -> list[tuple[Path, tuple[str, ...]]]:
+    matches = [(path, re.fullmatch(pattern + r"\.safetensors", path.name)) for path in sorted(folder.glob("*"))]
+    return [(path, match.groups()) for path, match in matches if match]
 
 
 def _newest_good(found: list[tuple[Path, int]], like: PyTree, say: Say) -> tuple[int, PyTree, dict[str, Any]] | None:
@@ -210,7 +249,17 @@ def dump_tree(tree: PyTree, facts: dict[str, Any]) -> bytes:
     # Not ascontiguousarray, which gives scalars an axis.
     tensors = {name: np.asarray(leaf, order="C") for name, leaf in named_leaves(tree)}
     told = json.dumps(facts)
-    return save(tensors, metadata={"facts": told, "sha256": digest(tensors, told)})
+    return _in_order(save(tensors, metadata={"facts": told, "sha256": digest(tensors, told)}))
+
+
+def _in_order(contents: bytes) -> bytes:
+    """A safetensors file with its metadata sorted: it comes in any order, but equal trees shall make equal files."""
+    begin = 8
+    end = begin + int.from_bytes(contents[:begin], "little")
+    header = json.loads(contents[begin:end])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    sorted_header = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return contents[:begin] + sorted_header.ljust(end - begin) + contents[end:]
 
 
 def load_tree(path: Path, like: PyTree) -> tuple[PyTree, dict[str, Any]]:

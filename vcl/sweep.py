@@ -17,7 +17,7 @@ import jax
 from vcl import runs
 from vcl.errors import VclError
 from vcl.experiment import Interrupted, Silent
-from vcl.runs import RunConfig
+from vcl.runs import RunConfig, Tracing
 from vcl.store import RunFolder
 
 POLL_SECONDS = 0.5
@@ -46,6 +46,7 @@ def run_all(
     watch: Callable[[int, Standing], None],
     data_dir: Path | None = None,
     seconds_between_checkpoints: float = 15.0,
+    trace: Tracing | None = None,
 ) -> list[dict[str, Any]]:
     """Results of all runs, in order. The first failure ends the others, after they have saved what they did."""
     outcomes = attempt_all(
@@ -55,6 +56,7 @@ def run_all(
         watch=watch,
         data_dir=data_dir,
         seconds_between_checkpoints=seconds_between_checkpoints,
+        trace=trace,
         end_at_failure=True,
     )
     return [outcome for outcome in outcomes if isinstance(outcome, dict)]
@@ -68,11 +70,14 @@ def attempt_all(
     watch: Callable[[int, Standing], None],
     data_dir: Path | None = None,
     seconds_between_checkpoints: float = 15.0,
+    trace: Tracing | None = None,
     end_at_failure: bool = False,
 ) -> list[Outcome]:
     """Results of all runs, in order, or what was wrong with them (raised, to end the others, if so asked)."""
     with ProcessPoolExecutor(jobs, get_context("spawn"), _initialise, (os.getpid(),)) as pool:
-        futures = [pool.submit(_work, config, root, data_dir, seconds_between_checkpoints) for config in configs]
+        futures = [
+            pool.submit(_work, config, root, data_dir, seconds_between_checkpoints, trace) for config in configs
+        ]
         told: set[int] = set()
         try:
             while len(told) < len(futures):
@@ -155,7 +160,9 @@ def _initialise(parent: int) -> None:
     signal.signal(signal.SIGINT, lambda *_: setattr(_Parent, "asked", True))
 
 
-def _work(config: RunConfig, root: Path, data_dir: Path | None, seconds: float) -> dict[str, Any]:
+def _work(
+    config: RunConfig, root: Path, data_dir: Path | None, seconds: float, trace: Tracing | None
+) -> dict[str, Any]:
     runs.prepare_jax(config.threads)
     # A process does many runs: what the last one compiled is of no use to the next.
     jax.clear_caches()
@@ -166,6 +173,7 @@ def _work(config: RunConfig, root: Path, data_dir: Path | None, seconds: float) 
         stop=lambda: _Parent.asked or os.getppid() != _Parent.pid,
         data_dir=data_dir,
         seconds_between_checkpoints=seconds,
+        trace=trace,
     )
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -214,6 +214,26 @@ class NoRecorder:
     def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None: ...
 
 
+@runtime_checkable
+class Tracer(Protocol):
+    """Somebody who looks at the parameters now and then during a fit, and must not change them."""
+
+    def epochs(self, phase: str, total: int) -> Sequence[int]:
+        """After how many epochs of `phase` to look; 0 is before the first."""
+
+    def look(self, phase: str, epoch: int, params: PyTree, args: PyTree, data: Data) -> None:
+        """`epoch` epochs are done. The memory of `params` is used again afterwards: copy what is to be kept."""
+
+
+class NoTracer:
+    """Never looks."""
+
+    def epochs(self, phase: str, total: int) -> Sequence[int]:
+        return ()
+
+    def look(self, phase: str, epoch: int, params: PyTree, args: PyTree, data: Data) -> None: ...
+
+
 @dataclass
 class Fitter:
     """Runs `step` over `data`, continuing where an earlier process was interrupted.
@@ -223,6 +243,7 @@ class Fitter:
     """
 
     recorder: Recorder = field(default_factory=NoRecorder)
+    tracer: Tracer = field(default_factory=NoTracer)
     finished: dict[str, PyTree] = field(default_factory=dict)
     steps: int = 0
 
@@ -245,10 +266,13 @@ class Fitter:
         # it a strong one, like those that the loop returns: a weak one would be compiled for separately.
         start = jax.tree.map(lambda a: jnp.array(a, a.dtype), (step.init(params), jnp.zeros(epochs)))
         done, (carry, history) = self.recorder.restore(name, start) or (0, start)
+        looks = self.tracer.epochs(name, epochs)
+        if done in looks:
+            self.tracer.look(name, done, step.params(carry), args, data)
         at_once = 1
         while done < epochs:
             began = time.perf_counter()
-            last = min(done + at_once, epochs)
+            last = min(e for e in (done + at_once, epochs, *looks) if e > done)
             carry, history = run_epochs(
                 step, batch_size, key, carry, history, args, data, jnp.int32(done), jnp.int32(last)
             )
@@ -259,6 +283,9 @@ class Fitter:
             if last > done + at_once // 2 and seconds < SECONDS_PER_CALL / 2:
                 at_once *= 2
             done = last
+            # Before the checkpoint, which then vouches for the look.
+            if done in looks:
+                self.tracer.look(name, done, step.params(carry), args, data)
             self.recorder.advance(name, done, epochs, objectives)
             self.recorder.save(name, done, (carry, history), last=done == epochs)
         self.steps += epochs * -(-int(data.size) // batch_size)

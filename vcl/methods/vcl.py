@@ -7,6 +7,7 @@ For every task t the posterior q_t maximises equation 1 of the paper,
 over mean-field Gaussians: yesterday's posterior is today's prior.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -121,7 +122,7 @@ class VCL:
         """Equation 1: maximise L_t from a start of our choice; q_{t-1} is the prior."""
         coreset_key, start_key, fit_key = jax.random.split(key, 3)
         coreset, data = self.set_aside(coreset_key, state.coreset, task, data)
-        prior = select_head(state.posterior, task.head)
+        prior = completed(select_head(state.posterior, task.head), 2.0 * math.log(self.prior_std))
         start = self.starting_point(start_key, state, task, data, fit)
         posterior = self.minimise(fit_key, "train", start, prior, data, fit, self.epochs)
         return VCLState(
@@ -136,7 +137,9 @@ class VCL:
             return posterior
         epochs = self.coreset_epochs or self.epochs
         key = jax.random.fold_in(key, task.head)
-        return self.minimise(key, f"coreset-{task.head + 1}", posterior, posterior, data, fit, epochs)
+        start = completed(posterior, self.init_log_var)
+        prior = completed(posterior, 2.0 * math.log(self.prior_std))
+        return self.minimise(key, f"coreset-{task.head + 1}", start, prior, data, fit, epochs)
 
     def predict(self, key: Key[Array, ""], params: Gaussian, inputs: Shaped[Array, "n d"]) -> Float[Array, "s n c"]:
         """log p(y | x, θ_s) for θ_s ~ q; their average over s is the predictive distribution."""
@@ -162,7 +165,7 @@ class VCL:
 
     def starting_point(self, key: Key[Array, ""], state: VCLState, task: Task, data: Data, fit: Fit) -> Gaussian:
         """Where the optimisation of a task begins."""
-        previous = select_head(state.posterior, task.head)
+        previous = completed(select_head(state.posterior, task.head), self.init_log_var)
         fresh = self.fresh(key, previous.mean)
         if self.start == "fresh":
             return fresh
@@ -203,6 +206,11 @@ class VCL:
             return coreset, data
         rows = memory.SELECTIONS[self.coreset_selection](key, data, wanted)
         return memory.add(coreset, task.index, data, rows), memory.remove(data, rows)
+
+
+def completed(q: Gaussian, log_var: float) -> Gaussian:
+    """q with a variance for the weights that have none: those out of units that vcl.analysis.widen added."""
+    return Gaussian(q.mean, jax.tree.map(lambda v: jnp.where(jnp.isneginf(v), log_var, v), q.log_var))
 
 
 def merged(coreset: Memory, num_heads: int, task: Task) -> Data:

@@ -1,15 +1,22 @@
-"""Figures from stored results."""
+"""Accuracy, task by task."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from vcl.errors import VclError
 from vcl.files import write_atomically
+from vcl.report.drawing import DASHES, MARKERS, after_tasks, canvas, caption, colours, saved, tidy
 from vcl.store import writing
+
+MOST_PANELS = 11
+"""With more tasks than this, some are chosen, evenly from the first to the last."""
 
 
 def accuracy_figure(results: Sequence[dict[str, Any]], path: Path) -> None:
@@ -24,78 +31,94 @@ def accuracy_figure(results: Sequence[dict[str, Any]], path: Path) -> None:
 
 def draw_accuracy(results: Sequence[dict[str, Any]], kind: str) -> bytes:
     """Accuracy on each task, and on average, after each task; mean and standard deviation over several seeds."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import MaxNLocator
-
     names = results[0]["task_names"]
     if any(r["task_names"] != names for r in results):
         raise VclError("These runs have different tasks, so their curves cannot be averaged. Draw them one by one.")
-    matrices = np.array(
-        [[[np.nan if a is None else 100 * a for a in row] for row in r["accuracy_matrix"]] for r in results]
-    )
+    matrices = accuracies(results)
     after = np.arange(1, len(names) + 1)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(names)))
-    for task, (name, colour) in enumerate(zip(names, colours, strict=True)):
+    figure = canvas(9.0, 3.4, f"{results[0]['benchmark']}, {results[0]['method']}")
+    left, right = figure.subplots(1, 2, sharey=True)
+    shades = mpl.colormaps["viridis"](np.linspace(0, 0.9, len(names)))
+    for task, (name, colour) in enumerate(zip(names, shades, strict=True)):
         left.plot(after[task:], matrices[:, task:, task].mean(0), "o-", color=colour, ms=3.5, lw=1.4, label=name)
-    left.set(title="each task", xlabel="after task", ylabel="test accuracy (%)")
+    left.set(title="each task", ylabel="test accuracy (%)")
     if len(names) <= 10:
         left.legend(frameon=False, fontsize=8, title="task", title_fontsize=8, ncols=2)
     averages = np.nanmean(matrices, axis=2)
-    spread = averages.std(0, ddof=1) if len(results) > 1 else np.zeros(len(names))
-    right.errorbar(after, averages.mean(0), spread, fmt="o-", color="black", ms=3.5, lw=1.4, capsize=3)
+    right.errorbar(after, averages.mean(0), spread(averages), fmt="o-", color="black", ms=3.5, lw=1.4, capsize=3)
     seeds = f", {len(results)} seeds" if len(results) > 1 else ""
-    right.set(title=f"average over tasks seen{seeds}", xlabel="after task")
+    right.set(title=f"average over tasks seen{seeds}")
     for axes in (left, right):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.3, lw=0.5)
-    figure.suptitle(f"{results[0]['benchmark']}, {results[0]['method']}", x=0.01, ha="left", fontweight="bold")
+        after_tasks(axes, len(names))
+        tidy(axes)
     return saved(figure, kind)
 
 
 def draw_comparison(title: str, curves: Sequence[tuple[str, Sequence[Sequence[float]]]], kind: str) -> bytes:
     """Average accuracy on the tasks seen, after each task, of several methods: (name, a curve for each seed)."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import MaxNLocator
-
-    figure, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    # Colour, dash and marker together tell methods apart, also without colour.
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(curves)))
-    dashes, markers = ("-", "--", ":", "-."), "osv^D<>pXhP*d"
+    figure = canvas(8.0, 4.6, title)
+    axes = figure.subplots()
+    shades = mpl.colormaps["viridis"](np.linspace(0, 0.9, len(curves)))
     for number, (name, seeds) in enumerate(curves):
         values = 100 * np.array(seeds)
-        after = np.arange(1, values.shape[1] + 1)
-        style = {
-            "color": colours[number],
-            "ls": dashes[number % len(dashes)],
-            "marker": markers[number % len(markers)],
-        }
-        axes.plot(after, values.mean(0), label=f"{name}  {values[:, -1].mean():.1f}", ms=4, lw=1.3, **style)
-        if len(values) > 1:
-            low, high = values.mean(0) - values.std(0, ddof=1), values.mean(0) + values.std(0, ddof=1)
-            axes.fill_between(after, low, high, color=colours[number], alpha=0.12, lw=0)
-    axes.set(xlabel="after task", ylabel="average accuracy on tasks seen (%)")
-    axes.set_title(title, loc="left", fontweight="bold")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.3, lw=0.5)
+        line(axes, values, number, shades[number], f"{name}  {values[:, -1].mean():.1f}")
+    axes.set(ylabel="average accuracy on tasks seen (%)")
+    after_tasks(axes, len(curves[0][1][0]))
+    tidy(axes)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return saved(figure, kind)
 
 
-def saved(figure: Any, kind: str) -> bytes:
-    """The figure's file. No date and no names of programs: the same runs give the same bytes."""
-    import matplotlib.pyplot as plt
+def draw_curves(title: str, groups: Sequence[tuple[str, Sequence[dict[str, Any]]]]) -> Figure:
+    """A panel for each task and one for the average; a line for each group: (label, the results of its seeds).
 
-    out = io.BytesIO()
-    nothing = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",), "pdf": ("CreationDate",)}[kind]
-    figure.savefig(out, format=kind, dpi=150, metadata=dict.fromkeys(nothing))
-    plt.close(figure)
-    return out.getvalue()
+    The appendix of the paper has these, with and without coresets.
+    """
+    names = groups[0][1][0]["task_names"]
+    tasks = np.unique(np.linspace(0, len(names) - 1, MOST_PANELS).round().astype(int))
+    columns = min(3 if len(tasks) < 6 else 4, len(tasks) + 1)
+    rows = -(-(len(tasks) + 1) // columns)
+    figure = canvas(2.5 * columns, 2.1 * rows + 0.9, title)
+    panels = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+    shades = colours(len(groups))
+    for number, (name, results) in enumerate(groups):
+        label, matrices = f"{name} ({len(results)})", accuracies(results)
+        for axes, task in zip(panels, tasks, strict=False):
+            line(axes, matrices[:, :, task], number, shades[number], label)
+            axes.set_title(f"task {task + 1}: {names[task]}", fontsize=9)
+        line(panels[len(tasks)], np.nanmean(matrices, axis=2), number, shades[number], label)
+    panels[len(tasks)].set_title("average over tasks seen", fontsize=9, fontweight="bold")
+    for axes in panels:
+        after_tasks(axes, len(names))
+        tidy(axes)
+        axes.set_visible(bool(axes.lines))
+    for axes in panels[::columns]:
+        axes.set_ylabel("test accuracy (%)", fontsize=8)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", frameon=False, fontsize=8, ncols=min(4, len(labels)))
+    chosen = f" {len(tasks)} of the {len(names)} tasks are shown." if len(tasks) < len(names) else ""
+    several = "Lines: mean over seeds, whose number is in brackets. Bands: standard deviation over them."
+    caption(figure, several + chosen)
+    return figure
+
+
+def line(axes: Axes, values: Float[np.ndarray, "seeds t"], number: int, colour: Any, label: str) -> None:
+    """The mean over seeds after each task, with a band of one standard deviation."""
+    after = np.arange(1, values.shape[1] + 1)
+    mean, deviation = values.mean(0), spread(values)
+    marker, dash = MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)]
+    axes.plot(after, mean, label=label, color=colour, marker=marker, ls=dash, ms=4, lw=1.3)
+    if len(values) > 1:
+        axes.fill_between(after, mean - deviation, mean + deviation, color=colour, alpha=0.15, lw=0)
+
+
+def spread(values: Float[np.ndarray, "seeds t"]) -> Float[np.ndarray, "t"]:
+    """Standard deviation over seeds; 0 for a single one."""
+    return values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
+
+
+def accuracies(results: Sequence[dict[str, Any]]) -> Float[np.ndarray, "seeds t t"]:
+    """In percent: [seed, after, task]; NaN for tasks not yet learnt."""
+    return np.array(
+        [[[np.nan if a is None else 100 * a for a in row] for row in r["accuracy_matrix"]] for r in results]
+    )

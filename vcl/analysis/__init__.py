@@ -1,0 +1,19 @@
+"""Looking inside: which units are active, what transfers between tasks, and what can be removed."""
+
+from vcl.analysis.pruning import Pruning, prune, widen
+from vcl.analysis.stored import Analysis, Layer, accuracy_without_pruned, analyse, exciting_patterns
+from vcl.analysis.transfer import accuracy_change, backward_change, forward_use
+
+__all__ = [
+    "Analysis",
+    "Layer",
+    "Pruning",
+    "accuracy_change",
+    "accuracy_without_pruned",
+    "analyse",
+    "backward_change",
+    "exciting_patterns",
+    "forward_use",
+    "prune",
+    "widen",
+]

@@ -1,0 +1,268 @@
+"""Smaller networks that predict the same, and larger ones that do too.
+
+`prune` removes the units that are not active. `widen` adds units that nothing is known of yet: their incoming
+weights are at the first prior, and their outgoing weights are absent (mean 0, variance 0), so that the predictive
+distribution stays as it is. When the next task trains, absent weights get the first prior too.
+
+Both write a run folder of its own, which predicts, shows, resumes and is analysed like any other.
+"""
+
+import dataclasses
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Shaped
+
+from vcl import evaluation, runs
+from vcl.analysis.stored import Watch, ask, check_method, nobody, stream_of, trained_heads
+from vcl.analysis.units import TOLERANCE, Mask, active_units, removal_effects, total_variation, widths
+from vcl.core import Learner, State, Stream
+from vcl.errors import VclError
+from vcl.gaussian import Gaussian
+from vcl.networks import MLP, Dense, select_head
+from vcl.store import RunFolder
+
+SAMPLES, DRAWS = 100, 4
+"""Two networks are compared by so many samples, so many times: their own noise must not hide the difference."""
+TIMINGS = 5
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a network takes, and what it gives."""
+
+    hidden: tuple[int, ...]
+    parameters: int
+    checkpoint_bytes: int
+    predict_seconds: float
+    """For one task's test data, once compiled."""
+    accuracy: tuple[float, ...]
+    """On each task's test data."""
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """A network before and after, on each task's test data."""
+
+    run: Path
+    before: Network
+    after: Network
+    total_variation: tuple[float, ...]
+    """How far predictions moved."""
+    noise: tuple[float, ...]
+    """How far two predictions of the network before are apart, by their samples alone."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "run": str(self.run)}
+
+
+def prune(
+    folder: RunFolder,
+    out: Path,
+    *,
+    after: int | None = None,
+    tolerance: float = TOLERANCE,
+    data_dir: Path | None = None,
+    watch: Watch = nobody,
+) -> Pruning:
+    """Write to `out` the run with only its active units, as it was `after` a stage (from 1; the last by default)."""
+    check_method(folder)
+    if not 0 < tolerance < 1:
+        raise VclError(
+            f"--tolerance must be above 0 and below 1, but it is {tolerance}: it is a distance of predictions."
+        )
+    stream = stream_of(folder, data_dir)
+    config = runs.from_record(folder.record)
+    stage = chosen_stage(folder, after)
+    seen = stream.stages[stage - 1] + 1
+    state = folder.state_after(stage, config.learner.init(jax.random.key(0), stream.spec))
+    watch(0.0, "measuring units")
+    questions, key = ask(stream, seen), jax.random.key(0)
+    effects = removal_effects(key, state.posterior, questions)
+    trained = trained_heads(stream.spec.heads, seen)
+    active = active_units(key, state.posterior, questions, trained, effects, tolerance)
+    # Nothing would pass through an empty layer.
+    keep = tuple(
+        mask if mask.any() else effect == effect.max() for mask, effect in zip(active, effects, strict=True)
+    )
+    hidden = tuple(int(mask.sum()) for mask in keep)
+    smaller = derive(
+        folder,
+        out,
+        hidden,
+        stage,
+        lambda s: restricted(s, keep),
+        {"kept": [np.flatnonzero(k).tolist() for k in keep]},
+    )
+    watch(0.4, "comparing predictions")
+    return compare(folder, smaller, stream, stage, seen, watch)
+
+
+def widen(folder: RunFolder, out: Path, hidden: tuple[int, ...], *, after: int | None = None) -> RunFolder:
+    """Write to `out` the run with fresh units added up to `hidden`, as it was `after` a stage (from 1)."""
+    check_method(folder)
+    learner: Any = runs.from_record(folder.record).learner
+    if len(hidden) != len(learner.hidden) or any(new < old for new, old in zip(hidden, learner.hidden, strict=True)):
+        raise VclError(
+            f"The run in {folder.path} has hidden layers of {_shown(learner.hidden)} units, so --hidden "
+            f"{_shown(hidden)} does not fit: name as many layers, none of them narrower. To narrow them: vcl prune."
+        )
+    stage = chosen_stage(folder, after)
+    record = folder.record
+    trained = trained_heads(runs.spec_from_record(record).heads, record["stages"][stage - 1] + 1)
+
+    def change(state: State) -> State:
+        return eqx.tree_at(
+            lambda s: s.posterior, state, widened(state.posterior, hidden, trained, learner.prior_std)
+        )
+
+    return derive(folder, out, hidden, stage, change, {})
+
+
+def _shown(hidden: tuple[int, ...]) -> str:
+    return ",".join(map(str, hidden))
+
+
+def chosen_stage(folder: RunFolder, after: int | None) -> int:
+    """The stage asked for, or the last one that there is a checkpoint of."""
+    stages = folder.stages()
+    if not stages:
+        raise VclError(f"The run in {folder.path} has not learnt a task yet. Go on with: vcl resume {folder.path}")
+    if after is not None and after not in stages:
+        raise VclError(f"The run in {folder.path} has no checkpoint after stage {after}. It has: {stages}.")
+    return after or stages[-1]
+
+
+def derive(
+    folder: RunFolder,
+    out: Path,
+    hidden: tuple[int, ...],
+    stage: int,
+    change: Callable[[State], State],
+    facts: dict[str, Any],
+) -> RunFolder:
+    """A run folder like `folder` up to `stage`, with every state changed; it goes on where that one was."""
+    if out.exists():
+        raise VclError(f"{out} exists already, and nothing is overwritten. Choose another place with --out.")
+    record = folder.record
+    config = runs.from_record(record)
+    like = config.learner.init(jax.random.key(0), runs.spec_from_record(record))
+    settings = {**record["config"], "learner": {**record["config"]["learner"], "hidden": list(hidden)}}
+    origin = {
+        "run": folder.name,
+        "stage": stage,
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        **facts,
+    }
+    read = {number: folder.read_after(number, like) for number in folder.stages() if number <= stage}
+    copy = RunFolder.create(out, {**record, "config": settings, "origin": origin})
+    # The last evaluation is made again, by the changed network.
+    copy.replace_events(e for e in folder.events() if (e["event"], e["stage"]) != ("evaluation", stage - 1))
+    for number, (state, saved) in read.items():
+        copy.save_after(number, change(state), saved, keep=read)
+    if stage == len(record["stages"]):
+        runs.resume(copy)
+    return copy
+
+
+def restricted(state: State, keep: Mask) -> State:
+    """Every MLP in `state` with only the units in `keep`."""
+
+    def narrow(network: MLP) -> MLP:
+        body, below = [], np.ones(network.body[0].weight.shape[0], bool)
+        for layer, kept in zip(network.body, keep, strict=True):
+            body.append(Dense(layer.weight[below][:, kept], layer.bias[kept]))
+            below = kept
+        return MLP(tuple(body), Dense(network.head.weight[:, below], network.head.bias))
+
+    return jax.tree.map(
+        lambda n: narrow(n) if isinstance(n, MLP) else n, state, is_leaf=lambda n: isinstance(n, MLP)
+    )
+
+
+def widened(q: Gaussian, hidden: tuple[int, ...], trained: np.ndarray, prior_std: float) -> Gaussian:
+    """q with units added up to `hidden`; of the heads, those not yet trained may use them like any other unit."""
+    added = [new - old for new, old in zip(hidden, widths(q), strict=True)]
+    prior = 2.0 * np.log(prior_std)
+
+    def grow(network: MLP, unknown: float, absent: float) -> MLP:
+        body, below = [], 0
+        for layer, more in zip(network.body, added, strict=True):
+            weight = jnp.pad(layer.weight, ((0, below), (0, 0)), constant_values=absent)
+            weight = jnp.pad(weight, ((0, 0), (0, more)), constant_values=unknown)
+            body.append(Dense(weight, jnp.pad(layer.bias, (0, more), constant_values=unknown)))
+            below = more
+        heads = [
+            jnp.pad(weight, ((0, below), (0, 0)), constant_values=absent if known else unknown)
+            for weight, known in zip(network.head.weight, trained, strict=True)
+        ]
+        return MLP(tuple(body), Dense(jnp.stack(heads), network.head.bias))
+
+    return Gaussian(grow(q.mean, 0.0, 0.0), grow(q.log_var, prior, -np.inf))
+
+
+def compare(folder: RunFolder, smaller: RunFolder, stream: Stream, stage: int, seen: int, watch: Watch) -> Pruning:
+    """Two networks on the test data of every task seen."""
+    pair = []
+    for place in (folder, smaller):
+        learner = runs.from_record(place.record).learner
+        pair.append((learner, place.state_after(stage, learner.init(jax.random.key(0), stream.spec))))
+    accuracies: list[list[float]] = [[], []]
+    moved, noise = [], []
+    for task in range(seen):
+        watch(0.4 + 0.5 * task / seen, f"comparing predictions for task {task + 1}/{seen}")
+        inputs, labels = stream.test(task)
+
+        def answer(number: int, draw: int, task: int = task, inputs: np.ndarray = inputs) -> np.ndarray:
+            learner, state = pair[number]
+            params = select_head(state.posterior, stream.spec.heads[task])
+            many = dataclasses.replace(learner, test_samples=SAMPLES)  # type: ignore[type-var]
+            key = jax.random.fold_in(jax.random.key(task), draw)
+            keys = jax.random.split(key, DRAWS)
+            return np.mean([evaluation.predict(many, k, params, inputs).probabilities for k in keys], axis=0)
+
+        whole, again, small = answer(0, 0), answer(0, 1), answer(1, 2)
+        for accuracy, probabilities in zip(accuracies, (whole, small), strict=True):
+            accuracy.append(float(np.mean(probabilities.argmax(axis=1) == labels)))
+        moved.append(float(total_variation(jnp.asarray(whole), jnp.asarray(small))))
+        noise.append(float(total_variation(jnp.asarray(whole), jnp.asarray(again))))
+    watch(0.9, "measuring the time to predict")
+    params = [select_head(state.posterior, stream.spec.heads[seen - 1]) for _, state in pair]
+    seconds = predict_seconds([learner for learner, _ in pair], params, stream.test(seen - 1).inputs)
+    before, after = (
+        Network(
+            widths(state.posterior),
+            learner.footprint(state).parameters,
+            place.path_after(stage).stat().st_size,
+            time_taken,
+            tuple(accuracy),
+        )
+        for (learner, state), place, time_taken, accuracy in zip(
+            pair, (folder, smaller), seconds, accuracies, strict=True
+        )
+    )
+    watch(1.0, "compared")
+    return Pruning(smaller.path, before, after, tuple(moved), tuple(noise))
+
+
+def predict_seconds(
+    learners: list[Learner], params: list[Gaussian], inputs: Shaped[np.ndarray, "n d"]
+) -> list[float]:
+    """The least of several times, taken in turn so that a busy machine slows both."""
+    times: list[list[float]] = [[] for _ in learners]
+    for turn in range(TIMINGS + 1):
+        for number, (learner, q) in enumerate(zip(learners, params, strict=True)):
+            began = time.perf_counter()
+            evaluation.predict(learner, jax.random.key(0), q, inputs)
+            if turn:  # The first one compiles.
+                times[number].append(time.perf_counter() - began)
+    return [min(column) for column in times]
