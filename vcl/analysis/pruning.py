@@ -62,7 +62,7 @@ class Pruning:
     """How far two predictions of the network before are apart, by their samples alone."""
 
     def as_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "run": str(self.run)}
+        return {**dataclasses.asdict(self), "run": self.run.name}
 
 
 def prune(

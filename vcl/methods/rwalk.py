@@ -67,7 +67,16 @@ class RWalk(PointLearner):
     epsilon: Annotated[float, "ε, added to that way, so that weights which stood still are not held"] = 0.001
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={}, permuted={"epsilon": 0.1, "learning_rate": 0.003, "schedule": "cosine"}
+        split={},
+        permuted={
+            "epochs": 1,
+            "batch_size": 10,
+            "learning_rate": 0.002,
+            "schedule": "cosine",
+            "strength": 0.3,
+            "fisher_rate": 0.01,
+            "epsilon": 0.1,
+        },
     )
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ class SI(PointLearner):
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
         split={"strength": 10.0, "xi": 0.01},
-        permuted={"strength": 0.3, "xi": 0.1, "learning_rate": 0.003, "schedule": "cosine"},
+        permuted={"strength": 0.5, "xi": 0.1, "learning_rate": 0.005, "schedule": "cosine"},
     )
 
     def __post_init__(self) -> None:

@@ -30,8 +30,13 @@ LETTERS_PER_INCH = 16
 def canvas(width: float, height: float, title: str) -> Figure:
     """An empty figure, in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+    headed(figure, title)
     return figure
+
+
+def headed(figure: Figure, title: str) -> None:
+    """Put a title at the top left."""
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
 
 
 def caption(figure: Figure, text: str) -> None:
@@ -61,7 +66,11 @@ def colours(number: int) -> list[Any]:
 
 
 def legend(figure: Figure, entries: dict[str, Any]) -> None:
-    """What the colours mean, at the top right."""
+    """What the colours mean, at the top right: beside the title, or above it where there is no room."""
+    title = figure.get_suptitle()
+    letters = 1.6 * len(title) + sum(len(entry) + 6 for entry in entries)
+    if letters > LETTERS_PER_INCH * figure.get_figwidth():
+        headed(figure, f"\n{title}")
     handles = [Line2D([], [], color=colour, lw=4) for colour in entries.values()]
     figure.legend(
         handles,

@@ -326,7 +326,7 @@ def draw_counts(title: str, analyses: Sequence[Analysis]) -> Figure:
         if len(analyses) > 1
         else "One seed."
     )
-    caption(figure, f"{seeds} Pruned are the units that can be removed all at once.")
+    caption(figure, f"{seeds} Pruned units are silent, or nothing changes without them.")
     return figure
 
 
