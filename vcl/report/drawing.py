@@ -25,6 +25,8 @@ DISTINCT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 DASHES, MARKERS = ("-", "--", ":", "-."), "osv^D<>pXhP*d"
 DOTS_PER_INCH = 150
 LETTERS_PER_INCH = 16
+COLUMNS = 6
+"""Entries of a legend side by side."""
 
 
 def canvas(width: float, height: float, title: str) -> Figure:
@@ -70,13 +72,13 @@ def legend(figure: Figure, entries: dict[str, Any]) -> None:
     title = figure.get_suptitle()
     letters = 1.6 * len(title) + sum(len(entry) + 6 for entry in entries)
     if letters > LETTERS_PER_INCH * figure.get_figwidth():
-        headed(figure, f"\n{title}")
+        headed(figure, "\n" * -(-len(entries) // COLUMNS) + title)
     handles = [Line2D([], [], color=colour, lw=4) for colour in entries.values()]
     figure.legend(
         handles,
         list(entries),
         loc="outside upper right",
-        ncols=min(len(entries), 6),
+        ncols=min(len(entries), COLUMNS),
         frameon=False,
         fontsize=8,
         handlelength=1.0,
