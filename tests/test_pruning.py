@@ -127,6 +127,19 @@ def test_a_pruned_run_predicts_the_same_and_is_a_run(digits, tmp_path):
     assert np.abs(distance).mean() < 0.1
 
 
+def test_a_pruning_that_is_stopped_leaves_nothing_that_looks_like_a_run(digits, tmp_path, monkeypatch):
+    def stop(*args, **settings):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_after", stop)
+        with pytest.raises(KeyboardInterrupt):
+            widen(digits, tmp_path / "wide", (30,))
+    assert not (tmp_path / "wide").exists()
+    assert widen(digits, tmp_path / "wide", (30,)).stages() == [1, 2, 3]
+    assert [path.name for path in tmp_path.iterdir()] == ["wide"]
+
+
 def test_layers_are_never_emptied(two_layers, tmp_path):
     pruning = prune(two_layers, tmp_path / "small", tolerance=0.99)
     assert pruning.after.hidden == (1, 1)

@@ -9,6 +9,7 @@ Both write a run folder of its own, which predicts, shows, resumes and is analys
 
 import dataclasses
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from vcl.core import Learner, State, Stream
 from vcl.errors import VclError
 from vcl.gaussian import Gaussian
 from vcl.networks import MLP, Dense, select_head
-from vcl.store import RunFolder
+from vcl.store import RunFolder, writing
 
 SAMPLES, DRAWS = 100, 4
 """Two networks are compared by so many samples, so many times: their own noise must not hide the difference."""
@@ -164,11 +165,17 @@ def derive(
         **facts,
     }
     read = {number: folder.read_after(number, like) for number in folder.stages() if number <= stage}
-    copy = RunFolder.create(out, {**record, "config": settings, "origin": origin})
+    # Under another name until it is whole: a part of it would begin to learn from the first task.
+    partial = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    copy = RunFolder.create(partial, {**record, "config": settings, "origin": origin})
     # The last evaluation is made again, by the changed network.
     copy.replace_events(e for e in folder.events() if (e["event"], e["stage"]) != ("evaluation", stage - 1))
     for number, (state, saved) in read.items():
         copy.save_after(number, change(state), saved, keep=read)
+    with writing(out):
+        partial.rename(out)
+    copy = RunFolder(out)
     if stage == len(record["stages"]):
         runs.resume(copy)
     return copy

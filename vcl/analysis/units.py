@@ -178,7 +178,9 @@ def without_each(
         centre, variance = moments(above, h)
         weight, spread = layers[above][0].weight, jnp.exp(layers[above][1].weight)
 
-        def effect(unit: tuple[Array, Array, Array], above: int = above, c: Array = centre, v: Array = variance):  # type: ignore[no-untyped-def]
+        def effect(
+            unit: tuple[Array, Array, Array], above: int = above, c: Array = centre, v: Array = variance
+        ) -> Float[Array, ""]:
             output, mean, spread = unit
             lost = output[..., None]
             # Rounding can leave a variance just below zero.
