@@ -136,6 +136,7 @@ def test_runs_without_units_or_without_a_task_are_refused(vcl, split, tmp_path):
     ewc = small_runs.learn(tmp_path, "split-digits", 2, "ewc", epochs=1, hidden=(4,))
     refused(vcl("units", ewc.path), "is one of ewc", "vcl and joint-vcl")
     folder, _ = split
+    refused(vcl("units", folder.path, "--tolerance", "-1"), "--tolerance", "above 0")
     empty = RunFolder.create(tmp_path / "empty", folder.record)
     with pytest.raises(VclError, match="has not learnt a task yet"):
         analysis.analyse(empty)

@@ -305,7 +305,8 @@ def tree_digest(tree: PyTree) -> str:
 
 def runs(root: Path) -> list[RunFolder]:
     """All run folders directly below `root`."""
-    return [RunFolder(path.parent) for path in sorted(root.glob("*/run.json"))]
+    # A hidden folder is one that is still being made.
+    return [RunFolder(path.parent) for path in sorted(root.glob("[!.]*/run.json"))]
 
 
 def to_json(value: Any) -> bytes:

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from vcl import evaluation, runs
-from vcl.analysis.stored import Watch, ask, check_method, nobody, stream_of, trained_heads
+from vcl.analysis.stored import Watch, ask, check_method, check_tolerance, nobody, stream_of, trained_heads
 from vcl.analysis.units import TOLERANCE, Mask, active_units, removal_effects, total_variation, widths
 from vcl.core import Learner, State, Stream
 from vcl.errors import VclError
@@ -77,10 +77,7 @@ def prune(
 ) -> Pruning:
     """Write to `out` the run with only its active units, as it was `after` a stage (from 1; the last by default)."""
     check_method(folder)
-    if not 0 < tolerance < 1:
-        raise VclError(
-            f"--tolerance must be above 0 and below 1, but it is {tolerance}: it is a distance of predictions."
-        )
+    check_tolerance(tolerance)
     stream = stream_of(folder, data_dir)
     config = runs.from_record(folder.record)
     stage = chosen_stage(folder, after)

@@ -91,6 +91,7 @@ def analyse(
     folder: RunFolder, *, tolerance: float = TOLERANCE, data_dir: Path | None = None, watch: Watch = nobody
 ) -> Analysis:
     """Measure every hidden unit of a stored run, after each task that it has learnt."""
+    check_tolerance(tolerance)
     prior, posteriors, heads = beliefs(folder)
     questions = ask(stream_of(folder, data_dir), len(posteriors))
     key = jax.random.key(0)
@@ -158,6 +159,12 @@ def check_method(folder: RunFolder) -> None:
             f"The run in {folder.path} is one of {method}, whose units have no prior and posterior. Units "
             f"can be looked into in runs of {' and '.join(METHODS)}."
         )
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Refuse what is no distance between predictions."""
+    if not 0 < tolerance < 1:
+        raise VclError(f"--tolerance must be above 0 and below 1, but it is {tolerance}.")
 
 
 def stream_of(folder: RunFolder, data_dir: Path | None = None) -> Stream:
