@@ -130,6 +130,31 @@ def test_targets_are_old_outputs_for_old_classes_and_labels_for_new_ones():
     np.testing.assert_allclose(z[:, 0, 2:], [[0, 0], [1, 0]])
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_old_outputs_have_only_their_share_in_the_targets_of_old_classes(share):
+    before = random(KEY, (4,), make_stream().spec)
+    outputs = jax.random.normal(KEY, (2, 1, 4))
+    old, new = jnp.array([[True, True, False, False]]), jnp.array([[False, False, True, True]])
+    pairs = jnp.array([1, 4 + 2])
+    z = targets(Distillation(before, old, new, jnp.zeros(2, jnp.int32), jnp.int32(1)), outputs, pairs, share)
+    said = np.asarray(jax.nn.sigmoid(outputs))[:, 0, :2]
+    np.testing.assert_allclose(z[:, 0, :2], share * said + (1 - share) * np.array([[0, 1], [0, 0]]), rtol=1e-6)
+    np.testing.assert_allclose(z[:, 0, 2:], [[0, 0], [1, 0]])
+
+
+def test_the_first_weights_have_their_scale():
+    spec = make_stream().spec
+    usual, small = (replace(LEARNER, init_scale=scale).init(KEY, spec).network for scale in (1.0, 0.1))
+    for a, b in zip(jax.tree.leaves(usual), jax.tree.leaves(small), strict=True):
+        np.testing.assert_allclose(b, 0.1 * np.asarray(a), rtol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{"distillation": 1.5}, {"distillation": -0.1}, {"init_scale": 0.0}])
+def test_settings_without_meaning_are_refused(settings):
+    with pytest.raises(VclError, match=next(iter(settings)).replace("_", "-")):
+        ICaRL(**settings)
+
+
 def test_targets_of_classes_that_come_again_are_labels_for_the_task_and_old_outputs_for_exemplars():
     before = random(KEY, (4,), make_stream().spec)
     outputs = jax.random.normal(KEY, (2, 1, 2))
@@ -159,9 +184,9 @@ def test_the_loss_is_the_binary_cross_entropy_in_which_exemplars_have_their_emph
     inputs, pairs = jax.random.normal(KEY, (3, 6)), jnp.array([0, 3, 1])
     batch = Batch(inputs, pairs, jnp.array([True, True, False]), jnp.int32(2))
     g = jax.nn.sigmoid(logits_by_head(network, inputs))[:2, :2]
-    z = targets(before, logits_by_head(previous, inputs), pairs)[:2, :2]
+    z = targets(before, logits_by_head(previous, inputs), pairs, 0.5)[:2, :2]
     entropies = -np.sum(z * np.log(g) + (1 - z) * np.log(1 - g), axis=(1, 2))
-    loss = replace(LEARNER, emphasis=5.0).loss(KEY, network, before, batch)
+    loss = replace(LEARNER, emphasis=5.0, distillation=0.5).loss(KEY, network, before, batch)
     np.testing.assert_allclose(loss, (5.0 * entropies[0] + entropies[1]) / 2, rtol=1e-5)
 
 

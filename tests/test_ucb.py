@@ -10,7 +10,7 @@ from conftest import make_stream
 from scipy.special import logsumexp
 from scipy.stats import norm
 
-from vcl.core import StreamSpec
+from vcl.core import Examples, StreamSpec
 from vcl.errors import VclError
 from vcl.methods.ucb import UCB, GuidedStep, Posterior, draw
 from vcl.networks import select_head
@@ -90,7 +90,8 @@ def test_the_prior_is_a_mixture_of_two_gaussians_near_and_far(w, float64):
 
 def test_the_divergence_is_taken_at_the_weights_that_answer_and_divided_by_all_examples():
     q, batch = posterior(), minibatch()
-    weights, log_q = draw(jax.random.split(KEY, 1)[0], q)
+    for_weights, _ = jax.random.split(KEY)
+    weights, log_q = draw(jax.random.split(for_weights, 1)[0], q)
     pairs = zip(leaves(weights), leaves(q.mean), leaves(q.std()), strict=True)
     expected = sum(norm.logpdf(w.astype(float), m, s).sum() for w, m, s in pairs)
     np.testing.assert_allclose(log_q, expected, rtol=1e-4)
@@ -118,10 +119,70 @@ def test_a_guided_step_of_the_means_is_g_sigma_times_the_plain_one_and_rho_goes_
         leaves(q.mean), leaves(plain.mean), leaves(guided.mean), leaves(q.std()), strict=True
     ):
         assert (a != before).all()
-        np.testing.assert_allclose(b - before, LEARNER.guidance * std * (a - before), rtol=1e-6, atol=1e-15)
+        rate = np.minimum(LEARNER.guidance * std, 1.0)
+        np.testing.assert_allclose(b - before, rate * (a - before), rtol=1e-6, atol=1e-15)
     for before, a, b in zip(leaves(q.rho), leaves(plain.rho), leaves(guided.rho), strict=True):
         assert (a != before).all()
         np.testing.assert_array_equal(a, b)
+
+
+def test_rates_fall_by_the_exponent_and_are_never_above_that_of_the_first_task():
+    learner, q = dataclasses.replace(LEARNER, guidance=10.0, exponent=3.0), posterior()
+    rates, std = leaves(learner.rates(q, jnp.array(True), jnp.array(True))), leaves(q.std())
+    assert any((10.0 * s > 1.0).any() for s in std)
+    for rate, s in zip(rates, std, strict=True):
+        np.testing.assert_allclose(rate, np.minimum((10.0 * s) ** 3, 1.0), rtol=1e-5)
+
+
+def test_either_way_of_drawing_expects_the_same_loss():
+    q, batch, n = posterior(), minibatch(), 4000
+
+    def losses(draws: str) -> np.ndarray:
+        learner = dataclasses.replace(LEARNER, draws=draws, kl_weight=0.0)
+        return np.asarray(jax.vmap(lambda key: learner.loss(key, q, batch))(jax.random.split(KEY, n)))
+
+    weights, activations = losses("weights"), losses("activations")
+    error = np.sqrt((weights.var() + activations.var()) / n)
+    assert abs(weights.mean() - activations.mean()) < 4 * error
+    assert activations.std() < weights.std()
+
+
+def test_the_divergence_does_not_depend_on_what_is_drawn_for_the_likelihood():
+    q, batch = posterior(), minibatch()
+    learners = [dataclasses.replace(LEARNER, draws="activations", kl_weight=k) for k in (0.0, 1.0)]
+    without, with_it = (learner.loss(KEY, q, batch) for learner in learners)
+    learners = [dataclasses.replace(LEARNER, kl_weight=k) for k in (0.0, 1.0)]
+    np.testing.assert_allclose(
+        with_it - without, -np.subtract(*(learner.loss(KEY, q, batch) for learner in learners)), rtol=1e-4
+    )
+
+
+def test_where_the_data_says_nothing_sigma_stays_and_elsewhere_it_falls_but_never_rises():
+    learner = dataclasses.replace(LEARNER, optimizer="sgd", spread_rate=300.0, draws="activations", kl_weight=0.0)
+    learner = dataclasses.replace(learner, prior_std=learner.init_std)
+    stream = make_stream()
+    examples = stream.train(0)
+    blind = Examples((examples.inputs * (np.arange(6) > 0)).astype(np.float32), examples.labels)
+    data = to_device(blind, stream.spec.capacity)
+    state = learner.init(KEY, stream.spec)
+    after = learner.observe(KEY, state, stream.spec.task(0), data, Fitter())
+    before, std = (np.asarray(s.posterior.std().body[0].weight) for s in (state, after))
+    np.testing.assert_array_equal(std[0], before[0])
+    assert (std <= before).all()
+    assert std[1:].mean() < 0.95 * before[1:].mean()
+
+
+def test_the_rate_of_rho_can_rise_as_that_of_the_means_falls():
+    step = GuidedStep(dataclasses.replace(LEARNER, schedule="cosine", spread_schedule="opposite"))
+    q, batch = select_head(LEARNER.init(KEY, SPEC).posterior, 0), minibatch()
+    (first, *_), _ = step(KEY, step.init(q), q.std(), batch, jnp.zeros(()))
+    (last, *_), _ = step(KEY, step.init(q), q.std(), batch, jnp.ones(()))
+    for before, start, end in zip(leaves(q.rho), leaves(first.rho), leaves(last.rho), strict=True):
+        np.testing.assert_array_equal(start, before)
+        assert (end != before).any()
+    for before, start, end in zip(leaves(q.mean), leaves(first.mean), leaves(last.mean), strict=True):
+        assert (start != before).all()
+        np.testing.assert_allclose(end, before, atol=1e-8)
 
 
 def test_rho_can_be_held():
@@ -153,7 +214,16 @@ def test_there_is_a_number_for_every_mean_and_every_spread():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"prior_mix": 0.0}, {"prior_mix": 1.0}, {"narrow_std": 2.0}, {"guidance": 0.0}, {"kl_weight": -1.0}]
+    "settings",
+    [
+        {"prior_mix": 0.0},
+        {"prior_mix": 1.0},
+        {"init_std": 2.0},
+        {"narrow_std": 2.0},
+        {"guidance": 0.0},
+        {"exponent": 0.0},
+        {"kl_weight": -1.0},
+    ],
 )
 def test_settings_without_meaning_are_refused(settings):
     with pytest.raises(VclError, match=next(iter(settings)).replace("_", "-")):

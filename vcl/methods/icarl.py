@@ -5,10 +5,13 @@ exemplars, with a sigmoid g_o for each output o, on
 
     -(1/N) Σ_n Σ_o [z_no log g_o(x_n) + (1 - z_no) log(1 - g_o(x_n))],
 
-where the targets z are what the network said before the task (distillation) for outputs that were there before, and
-the label, 0 or 1, for outputs of the task's own classes. Outputs of classes not yet seen have no part. Where a task
-brings classes that are old (the domain scenario), its own data is given their labels, exemplars the old outputs.
-An exemplar of an earlier task may be given more weight than a new example (`emphasis`; the paper has 1).
+where the targets z are d times what the network said before the task (distillation) and 1 - d times the label, 0 or
+1, for outputs that were there before, and the label for outputs of the task's own classes. The paper has d = 1: new
+examples are then asked to go on looking like the old classes that they happened to look like before they were seen.
+Outputs of classes not yet seen have no part. Where a task brings classes that are old (the domain scenario), its own
+data is given their labels, exemplars the old outputs. An exemplar of an earlier task may be given more weight than a
+new example (`emphasis`; the paper has 1). Weights that begin small (`init_scale`) leave less that is random in the
+features, of which the nearest mean is taken.
 
 With φ the top hidden layer, scaled to length one, the exemplars of a class are chosen by herding (their mean is near
 the class's), shrinking drops the last chosen, and their mean, scaled to length one, is the class's prototype μ:
@@ -86,15 +89,19 @@ class ICaRL(Settings):
 
     exemplars: Annotated[int, "examples kept in all, shared evenly by the classes seen so far"] = 2000
     emphasis: Annotated[float, "weight of an earlier task's exemplar against that of a new example (paper: 1)"] = 1.0
+    distillation: Annotated[float, "d, the share of what the network said before in old outputs (paper: 1)"] = 1.0
+    init_scale: Annotated[float, "the first weights are those of a usual network, times this"] = 1.0
     sharpness: Annotated[float, "s, how fast probability falls with the squared distance to a prototype"] = 20.0
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={"emphasis": 30.0, "epochs": 20}, permuted={"emphasis": 30.0}
+        split={"emphasis": 5.0, "distillation": 0.1, "init_scale": 0.1, "epochs": 20}, permuted={"emphasis": 30.0}
     )
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        check_positive(self, "exemplars", "emphasis", "sharpness")
+        check_positive(self, "exemplars", "emphasis", "init_scale", "sharpness")
+        if not 0 <= self.distillation <= 1:
+            raise VclError(f"--distillation must be a share, from 0 to 1, but it is {self.distillation}.")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> ICaRLState:
         kinds = spec.num_classes * (1 if spec.scenario == "class" else spec.num_tasks)
@@ -109,7 +116,8 @@ class ICaRL(Settings):
             jnp.zeros(self.exemplars, jnp.int32),
             jnp.zeros((), jnp.int32),
         )
-        return ICaRLState(random(key, self.hidden, spec), exemplars, jnp.asarray(spec.heads, jnp.int32))
+        network = jax.tree.map(lambda a: self.init_scale * a, random(key, self.hidden, spec))
+        return ICaRLState(network, exemplars, jnp.asarray(spec.heads, jnp.int32))
 
     def observe(self, key: Key[Array, ""], state: ICaRLState, task: Task, data: Data, fit: Fit) -> ICaRLState:
         classes = state.network.head.bias.shape[1]
@@ -144,7 +152,7 @@ class ICaRL(Settings):
         """Binary cross-entropy of all outputs seen so far against their targets."""
         seen = before.old | before.new
         inputs = pixels(batch.inputs)
-        wanted = targets(before, logits_by_head(before.network, inputs), batch.labels)
+        wanted = targets(before, logits_by_head(before.network, inputs), batch.labels, self.distillation)
         outputs = logits_by_head(network, inputs)
         losses = jnp.sum((jax.nn.softplus(outputs) - wanted * outputs) * seen, axis=(1, 2))
         earlier = batch.labels // seen.shape[1] != before.task
@@ -152,15 +160,15 @@ class ICaRL(Settings):
 
 
 def targets(
-    before: Distillation, outputs: Float[Array, "n heads c"], pairs: Int[Array, "n"]
+    before: Distillation, outputs: Float[Array, "n heads c"], pairs: Int[Array, "n"], share: float = 1.0
 ) -> Float[Array, "n heads c"]:
-    """z: old outputs as they were, new ones as the labels say; for the task's own data also where both."""
+    """z: old outputs, by their share, as they were, others as the labels say; for the task's data also if both."""
     heads, classes = before.old.shape
     tasks = pairs // classes
-    labels = jax.nn.one_hot(before.heads[tasks] * classes + pairs % classes, heads * classes)
+    labels = jax.nn.one_hot(before.heads[tasks] * classes + pairs % classes, heads * classes).reshape(outputs.shape)
     earlier = (tasks != before.task)[:, None, None]
     distilled = before.old & (earlier | ~before.new)
-    return jnp.where(distilled, jax.nn.sigmoid(outputs), labels.reshape(outputs.shape))
+    return jnp.where(distilled, share * jax.nn.sigmoid(outputs) + (1.0 - share) * labels, labels)
 
 
 @functools.partial(jax.jit, static_argnames="classes")

@@ -47,7 +47,14 @@ class SI(PointLearner):
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
         split={"strength": 10.0, "xi": 0.01},
-        permuted={"strength": 0.5, "xi": 0.1, "learning_rate": 0.005, "schedule": "cosine"},
+        permuted={
+            "epochs": 1,
+            "batch_size": 10,
+            "learning_rate": 0.002,
+            "schedule": "cosine",
+            "strength": 0.1,
+            "xi": 0.1,
+        },
     )
 
     def __post_init__(self) -> None:
