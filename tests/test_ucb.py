@@ -218,6 +218,7 @@ def test_there_is_a_number_for_every_mean_and_every_spread():
     [
         {"prior_mix": 0.0},
         {"prior_mix": 1.0},
+        {"spread_schedule": "opposite"},
         {"init_std": 2.0},
         {"narrow_std": 2.0},
         {"guidance": 0.0},

@@ -125,6 +125,11 @@ class UCB(Settings):
                 f"--init-std must not be above --prior-std, but they are {self.init_std} and {self.prior_std}: "
                 "no weight is less certain than the prior."
             )
+        if self.spread_schedule == "opposite" and self.schedule == "constant":
+            raise VclError(
+                "--spread-schedule opposite lets the rate of ρ rise as that of the means falls; with "
+                "--schedule constant σ would never be learnt. Choose --schedule cosine or --spread-schedule same."
+            )
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> UCBState:
         mean = random(key, self.hidden, spec)
