@@ -29,4 +29,5 @@ check: .venv/ready  ## Lint, format and types
 bench: .venv/ready  ## Speed of a step against its matrix products, of every method, and peak memory
 	$(BIN)/python bench/step.py
 	$(BIN)/python bench/methods.py
+	$(BIN)/python bench/methods.py --family split
 	$(BIN)/python bench/memory.py

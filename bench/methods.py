@@ -1,14 +1,15 @@
 """Time of every method's training step divided by that of fine-tuning at the same batch size, in the same run.
 
     .venv/bin/python bench/methods.py
-    .venv/bin/python bench/methods.py ewc icarl
+    .venv/bin/python bench/methods.py --family split ewc icarl
 
-Networks {100, 100} with the method's settings for permuted MNIST, on random images. What is timed is the training of
-the third task, so that memories, penalties and columns of earlier tasks have their part: all phases together,
-divided by their steps. What happens once a task (a Fisher matrix, the choice of exemplars) is not. Machines are
-noisy: method and fine-tuning are measured in turn, after both are compiled, and the median of the ratios is given.
+The method's settings for permuted or split MNIST, on random images. What is timed is the training of the third
+task, so that memories, penalties and columns of earlier tasks have their part: all phases together, divided by their
+steps. What happens once a task (a Fisher matrix, the choice of exemplars) is not. Machines are noisy: method and
+fine-tuning are measured in turn, after both are compiled, and the median of the ratios is given.
 """
 
+import argparse
 import functools
 import statistics
 import sys
@@ -21,12 +22,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vcl.core import Examples, StreamSpec
+from vcl.core import Examples, Scenario, StreamSpec
 from vcl.methods import METHODS
 from vcl.training import Data, Fitter, run_epochs, to_device
 
-TASKS = 3
-CLASSES = 10
+
+@dataclass(frozen=True)
+class Family:
+    """Three tasks like those of a family of benchmarks."""
+
+    name: str
+    classes: int
+    heads: tuple[int, ...]
+    scenario: Scenario
+
+
+FAMILIES = {
+    "permuted": Family("permuted", 10, (0, 0, 0), "domain"),
+    "split": Family("split", 2, (0, 1, 2), "task"),
+}
 STEPS = 30
 FEWEST_EXAMPLES = 5000
 ROUNDS = 7
@@ -50,29 +64,30 @@ class Listener:
         return self.fitter(key, name, step, params, args, data, **sizes)
 
 
-def settings_of(method: str, **settings: Any) -> Any:
-    """The method as it is on permuted MNIST, but with a single epoch of everything."""
+def settings_of(method: str, family: Family, **settings: Any) -> Any:
+    """The method as it is on MNIST, but with a single epoch of everything."""
     kind: Any = METHODS[method]
     once = {f.name: 1 for f in fields(kind) if f.name.endswith("epochs")}
-    return kind(**{**kind.recipes["fast"]["permuted"], **once, "hidden": (100, 100), **settings})
+    return kind(**{**kind.recipes["fast"][family.name], **once, **settings})
 
 
-def random_task(number: int, examples: int) -> Data:
+def random_task(number: int, examples: int, classes: int) -> Data:
     rng = np.random.default_rng(number)
     images = (rng.random((examples, 784)) < 0.2) * rng.integers(0, 256, (examples, 784))
-    return to_device(Examples(images.astype(np.uint8), rng.integers(0, CLASSES, examples)), examples)
+    return to_device(Examples(images.astype(np.uint8), rng.integers(0, classes, examples)), examples)
 
 
-def step_time(learner: Any) -> Callable[[], float]:
+def step_time(learner: Any, family: Family) -> Callable[[], float]:
     """Seconds per step of the last task's training."""
     examples = max(STEPS * learner.batch_size, FEWEST_EXAMPLES)
-    spec = StreamSpec((28, 28), "uint8", CLASSES, (0,) * TASKS, examples, "domain")
+    spec = StreamSpec((28, 28), "uint8", family.classes, family.heads, examples, family.scenario)
     state = learner.init(jax.random.key(0), spec)
     listener = Listener()
-    for number in range(TASKS):
+    for number in range(spec.num_tasks):
         listener = Listener()
         key = jax.random.key(number)
-        state = learner.observe(key, state, spec.task(number), random_task(number, examples), listener)
+        data = random_task(number, examples, family.classes)
+        state = learner.observe(key, state, spec.task(number), data, listener)
 
     def measure() -> float:
         return sum(map(seconds, listener.asked)) / listener.fitter.steps
@@ -94,16 +109,24 @@ def seconds(fit: dict[str, Any]) -> float:
 
 
 @functools.cache
-def finetuning(batch_size: int) -> Callable[[], float]:
-    return step_time(settings_of("finetune", batch_size=batch_size))
+def finetuning(family: Family, batch_size: int, hidden: tuple[int, ...]) -> Callable[[], float]:
+    return step_time(settings_of("finetune", family, batch_size=batch_size, hidden=hidden), family)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help="the methods to measure; all if none is named")
+    parser.add_argument("--family", choices=FAMILIES, default="permuted", help="whose settings they have")
+    chosen = parser.parse_args()
+    family = FAMILIES[chosen.family]
+    unknown = [method for method in chosen.methods if method not in METHODS]
+    if unknown:
+        parser.error(f"no such method: {', '.join(unknown)}. Known: {', '.join(METHODS)}.")
     print(f"{'method':20s} {'batch':>5s} {'step':>9s} {'fine-tuning':>11s} {'ratio':>6s}")
     too_slow = False
-    for method in sys.argv[1:] or METHODS:
-        learner = settings_of(method)
-        step, reference = step_time(learner), finetuning(learner.batch_size)
+    for method in chosen.methods or METHODS:
+        learner = settings_of(method, family)
+        step, reference = step_time(learner, family), finetuning(family, learner.batch_size, learner.hidden)
         step(), reference()
         pairs = [(step(), reference()) for _ in range(ROUNDS)]
         ratio = statistics.median(s / r for s, r in pairs)

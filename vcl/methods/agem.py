@@ -26,8 +26,8 @@ class AGEM(EpisodicLearner):
     reference: Annotated[int, "examples drawn from the memories for each step"] = 256
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={"optimizer": "adam", "learning_rate": 0.001, "epochs": 3, "batch_size": 64},
-        permuted={"learning_rate": 0.05, "schedule": "cosine", "epochs": 1, "batch_size": 10, "reference": 64},
+        split={"optimizer": "adam", "learning_rate": 0.001, "epochs": 3, "batch_size": 128, "reference": 192},
+        permuted={"learning_rate": 0.03, "schedule": "cosine", "epochs": 1, "batch_size": 5, "reference": 44},
     )
 
     def __post_init__(self) -> None:

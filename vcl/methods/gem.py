@@ -35,7 +35,7 @@ class GEM(EpisodicLearner):
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
         split={"learning_rate": 0.1, "epochs": 3, "batch_size": 64},
-        permuted={"learning_rate": 0.03, "epochs": 1, "batch_size": 10, "reference": 32},
+        permuted={"learning_rate": 0.03, "schedule": "plateau", "epochs": 1, "batch_size": 10, "reference": 16},
     )
 
     def __post_init__(self) -> None:
