@@ -72,7 +72,7 @@ def test_rows_that_only_fill_a_minibatch_up_count_for_nothing(stream):
     assert float(loss(inputs)) != pytest.approx(float(loss(jnp.where(real[:, None], 0.5, inputs))), rel=1e-3)
 
 
-@pytest.mark.parametrize("settings", [{"decoded": 0.0}, {"decoded": 1.5}, {"replayed": 0.0}])
+@pytest.mark.parametrize("settings", [{"decoded": 0.0}, {"decoded": 1.5}, {"replayed": 0.0}, {"replayed": 11.0}])
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(VclError, match="must be above 0"):
         FeedbackReplay(**settings)
@@ -109,5 +109,5 @@ def test_replay_keeps_what_fine_tuning_forgets_and_dreams_the_digits_it_says():
     said = np.asarray(logits_by_head(state.network, jnp.asarray(made))[:, 0, :6].argmax(axis=1))
     digits = load_digits()
     agreed = np.mean(KNeighborsClassifier().fit(digits.data / 16, digits.target).predict(made) == said)
-    # Measured: 0.77, where guessing would give 0.17.
+    # Measured: 0.70, where guessing would give 0.17.
     assert agreed > 0.6

@@ -359,6 +359,9 @@ def compare(
     }
     refused = _refusals({label: config for (label, seed), config in configs.items() if seed == 0}, data_dir)
     chosen = {place: config for place, config in configs.items() if place[0] not in refused}
+    if not chosen:
+        reasons = " ".join(f"{label}: {reason}" for label, reason in refused.items())
+        raise VclError(f"None of these methods can learn this stream. {reasons}")
     outcomes = dict(
         zip(
             chosen,

@@ -5,7 +5,7 @@ import io
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import mean, stdev
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -65,7 +65,7 @@ def entry(label: str) -> Entry:
 def convert(kind: type, name: str, text: str) -> Any:
     """A setting's value as its type has it."""
     hints = get_type_hints(kind)
-    choose("setting", name, [n for n in hints if n in getattr(kind, "__dataclass_fields__", {})])
+    choose("setting", name, [field.name for field in fields(kind)])
     if get_origin(hints[name]) is Literal:
         return choose(f"value of {name}", text, get_args(hints[name]))
     try:

@@ -70,6 +70,7 @@ def draw(
     """Examples drawn from all that is kept, with replacement: inputs, labels and tasks. There must be some."""
     ends = jnp.cumsum(memory.filled)
     number = jax.random.randint(key, (size,), 0, jnp.maximum(ends[-1], 1))
+    # Tasks are few: to compare with all of them is faster than to bisect.
     task = jnp.searchsorted(ends, number, side="right", method="compare_all")
     row = number - (ends - memory.filled)[task]
     return memory.inputs[task, row], memory.labels[task, row], task

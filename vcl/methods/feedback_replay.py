@@ -81,9 +81,10 @@ class FeedbackReplay(PointLearner):
     def __post_init__(self) -> None:
         PointLearner.__post_init__(self)
         check_hidden(self.decoder_hidden, "decoder-hidden")
-        check_positive(self, "latent", "temperature", "generation", "replayed")
-        if not 0 < self.decoded <= 1:
-            raise VclError(f"--decoded must be above 0 and at most 1, but it is {self.decoded}.")
+        check_positive(self, "latent", "temperature", "generation")
+        for name, most in (("replayed", 10), ("decoded", 1)):
+            if not 0 < getattr(self, name) <= most:
+                raise VclError(f"--{name} must be above 0 and at most {most}, but it is {getattr(self, name)}.")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> FeedbackReplayState:
         coder_key, decoder_key = jax.random.split(jax.random.fold_in(key, 1))

@@ -10,8 +10,8 @@ Tolias, 2018), over the classes it has seen. Where tasks have heads of their own
 input belongs to, so it reminds every head that has seen a task of what that head used to answer, in equal parts.
 No example is kept; the generator is counted among the parameters.
 
-The generator is larger than the solver and is trained along with it: with the recipes' settings a step costs about
-seven times as much as one of fine-tuning.
+The generator is larger than the solver and is trained along with it: with the recipes' settings a step costs
+seven to nine times as much as one of fine-tuning (`bench/methods.py`).
 """
 
 from dataclasses import dataclass

@@ -55,7 +55,6 @@ class ProgressCompress(PointLearner):
 
     recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
         split={"strength": 1000.0, "schedule": "cosine"},
-        # Where EWC's search on permuted MNIST did well; not searched for this method.
         permuted={"strength": 30.0, "epochs": 5, "learning_rate": 0.003, "schedule": "cosine"},
     )
 
