@@ -417,7 +417,6 @@ def test_a_real_process_ends_with_the_same_code_and_message(tmp_path):
         (["fly"], ["fly", "See `vcl --help`"]),
         (["methods", "--no-such-flag"], ["--no-such-flag"]),
         (["run", "split-digits", "--method", "feedback-replay", "--replayed", "inf"], ["--replayed", "inf"]),
-        (["compare", "split-digits", "--methods", "ewc:foo=1"], ["'foo'", "Known: hidden", "strength"]),
         (
             ["compare", "split-digits", "--methods", "clnp,separate", "--scenario", "class"],
             ["None of these methods", "clnp: ", "separate: "],

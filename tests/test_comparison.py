@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,13 @@ def test_names_may_bring_settings_of_their_own():
 def test_a_list_of_methods_that_cannot_be_meant_is_refused(asked, words):
     with pytest.raises(VclError, match=words):
         comparison.entries(asked)
+
+
+def test_only_settings_are_offered_where_one_is_unknown():
+    with pytest.raises(VclError) as refusal:
+        comparison.entries("ewc:foo=1")
+    offered = str(refusal.value).partition("Known: ")[2].rstrip(".").split(", ")
+    assert offered == [field.name for field in fields(METHODS["ewc"])]
 
 
 def call(monkeypatch, capsys, *arguments: object) -> tuple[int, str, str]:

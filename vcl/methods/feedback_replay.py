@@ -11,9 +11,8 @@ it with its probabilities, softened by a temperature, over the classes it has se
 own, nothing tells which task a replayed input belongs to, so it reminds every head that has seen a task of what that
 head used to answer, in equal parts. No example is kept; the decoder is counted among the parameters.
 
-What a step costs depends on how many inputs are replayed in it and how many are made again by the decoder. With all
-of them, as many replayed as there are data, it is several times as much as one of fine-tuning; a quarter of them
-replayed and half of the data made again, drawn anew in every epoch like the minibatch itself, loses little accuracy.
+What a step costs depends on how many inputs are replayed in it (`replayed`) and on how many of the data are made
+again by the decoder (`decoded`): a part of each minibatch, which is another one in every epoch.
 """
 
 from dataclasses import dataclass
