@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from vcl import StreamOptions, configure, run
-from vcl.experiment import Silent
+from vcl.runs.fold import Silent
 
 LIMIT = 1.5
 

@@ -1,4 +1,4 @@
-"""How large a report is and how soon its units are drawn in chromium; with --shots, pictures of it.
+"""How large a report is and how soon its units are drawn in chromium; with --shots, screenshots of it.
 
     python bench/report.py report.html [--times 5] [--shots DIR]
 
@@ -24,10 +24,12 @@ FLAGS = (
     "--no-first-run",
 )
 MOST_SECONDS = 2.0
+DESK = {"viewport": {"width": 1400, "height": 900}}
+PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2}
 SHOTS = {
-    "light": {"viewport": {"width": 1280, "height": 900}},
-    "dark": {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"},
-    "phone": {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2},
+    f"{name}-{scheme}": {**options, "color_scheme": scheme}
+    for name, options in {"desk": DESK, "phone": PHONE}.items()
+    for scheme in ("light", "dark")
 }
 
 
@@ -57,7 +59,7 @@ def seconds_to_units(driven: Browser, report: Path) -> float:
 
 
 def open_unit(page: Page) -> None:
-    """Choose the unit that is missed most."""
+    """Select the unit with the largest removal effect."""
     page.wait_for_selector(".explorer[data-ready]")
     page.select_option("select[name=sort] >> nth=0", "removal_effect")
     page.click(".unit >> nth=0")

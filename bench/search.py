@@ -1,6 +1,6 @@
 """The search behind every method's settings: candidates on validation data, never on test data.
 
-    .venv/bin/python bench/search.py ewc split-mnist --seeds 2
+    .venv/bin/python bench/search.py ewc split-mnist --seeds 2 --first-seed 100
     .venv/bin/python bench/search.py icarl split-mnist --scenario class
 
 Candidates are listed in bench/candidates/METHOD.json, for each benchmark (`split-mnist`, `split-mnist/class` for a
@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any
 
 from vcl import StreamOptions, configure
-from vcl.sweep import Standing, run_all
+from vcl.runs.sweep import RunStatus, run_all
 
 CANDIDATES = Path(__file__).parent / "candidates"
 OUTCOMES = Path(__file__).parent.parent / "results" / "search"
@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("benchmark")
     parser.add_argument("--scenario", choices=("task", "domain", "class"))
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
     chosen = parser.parse_args()
@@ -55,11 +56,11 @@ def main() -> None:
         configure(
             plan.get("benchmark", chosen.benchmark), chosen.method, seed=seed, threads=1, stream=stream, **settings
         )
-        for settings, seed in product(candidates, range(chosen.seeds))
+        for settings, seed in product(candidates, range(chosen.first_seed, chosen.first_seed + chosen.seeds))
     ]
 
-    def watch(number: int, now: Standing) -> None:
-        if now.complete and not done[number]:
+    def watch(number: int, now: RunStatus) -> None:
+        if now.phase == "complete" and not done[number]:
             done[number] = True
             print(f"{sum(done)} of {len(done)} runs", file=sys.stderr, flush=True)
 
@@ -69,7 +70,8 @@ def main() -> None:
     seeds = chosen.seeds
     rows = [(settings, found[i * seeds : (i + 1) * seeds]) for i, settings in enumerate(candidates)]
     scenario = f" --scenario {chosen.scenario}" if chosen.scenario else ""
-    command = f"bench/search.py {chosen.method} {chosen.benchmark}{scenario} --seeds {seeds}"
+    first = f" --first-seed {chosen.first_seed}" if chosen.first_seed else ""
+    command = f"bench/search.py {chosen.method} {chosen.benchmark}{scenario} --seeds {seeds}{first}"
     tasks = f", the first {plan['num_tasks']} tasks" if "num_tasks" in plan else ""
     heading = place.replace(chosen.benchmark, plan.get("benchmark", chosen.benchmark))
     text = f"# {chosen.method} on {heading}{tasks}\n\n`{command}`\n\n{outcome(rows)}"

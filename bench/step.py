@@ -18,7 +18,7 @@ import numpy as np
 
 from vcl.core import Examples, StreamSpec
 from vcl.methods.vcl import VCL
-from vcl.networks import select_head
+from vcl.nets import select_head
 from vcl.training import Adam, run_epochs, to_device
 
 ROUNDS = 9

@@ -16,7 +16,7 @@ from scipy.stats import norm
 from vcl import runs
 from vcl.analysis import Analysis, analyse
 from vcl.analysis.trace import Trace, read
-from vcl.store import RunFolder
+from vcl.runs.folder import RunFolder
 
 LARGE = 0.2
 """Output weights further than this from zero are followed."""
@@ -59,7 +59,7 @@ def after(analysis: Analysis, task: int) -> str:
 
 def firing(analysis: Analysis, task: int) -> np.ndarray:
     """How likely each unit of the first layer is above zero, on average over inputs of the task."""
-    q, inputs = analysis.posteriors[task], analysis.questions[task].inputs
+    q, inputs = analysis.posteriors[task], analysis.probes[task].inputs
     x = inputs / 255.0 if inputs.dtype == np.uint8 else inputs
     mean, log_var = q.mean.body[0], q.log_var.body[0]
     centre = x @ np.asarray(mean.weight) + np.asarray(mean.bias)

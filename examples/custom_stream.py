@@ -6,8 +6,8 @@
 import numpy as np
 
 import vcl
-from vcl.evaluation import predict
-from vcl.training import Fitter, to_device
+from vcl import learning
+from vcl.training import Fitter
 
 rng = np.random.default_rng(0)
 
@@ -27,17 +27,13 @@ for number, row in enumerate(result["accuracy_matrix"], start=1):
     print(f"after task {number}:", [f"{a:.3f}" for a in row if a is not None])
 
 # The same by hand: a fold over what arrives.
-import jax  # noqa: E402
+snapshot = learning.begin(learner, stream.spec, seed=0)
+for stage in range(len(stream.stages)):
+    snapshot = learning.observe(snapshot, stream.task(stage), stream.train(stage), Fitter())
 
-key = jax.random.key(0)
-state = learner.init(key, stream.spec)
-for stage, task in enumerate(stream.stages):
-    data = to_device(stream.train(stage), stream.spec.capacity)
-    state = learner.observe(jax.random.fold_in(key, stage), state, stream.spec.task(task), data, Fitter())
-
-params = learner.readout(key, state, stream.spec.task(0), Fitter())
 near = stream.test(0).inputs
-for name, points in (("like the training data", near), ("far from it", rng.normal(0.0, 5.0, near.shape))):
-    answer = predict(learner, key, params, points.astype(np.float32))
+far = rng.normal(0.0, 5.0, near.shape).astype(np.float32)
+for name, points in (("like the training data", near), ("far from it", far)):
+    answer = learning.predict(snapshot, stream.spec.task(0), points)
     total, epistemic = answer.total_entropy.mean(), answer.epistemic_entropy.mean()
-    print(f"{name}: entropy {total:.3f} nats, of which {epistemic:.3f} for want of knowledge")
+    print(f"{name}: predictive entropy {total:.3f} nats, of which {epistemic:.3f} are epistemic uncertainty")

@@ -6,35 +6,35 @@ import jax.numpy as jnp
 import numpy as np
 
 from vcl.core import StreamSpec
-from vcl.networks import MLP, Dense
+from vcl.nets import Affine, Weights, from_layers
 
 SIZE = 30
-Weights = dict[str, np.ndarray]
+Numbers = dict[str, np.ndarray]
 
 
 def spec(heads: tuple[int, ...]) -> StreamSpec:
     return StreamSpec((6,), "float32", 2, heads, SIZE)
 
 
-def drawn(rng: np.random.Generator, low: float, high: float) -> Weights:
+def drawn(rng: np.random.Generator, low: float, high: float) -> Numbers:
     """Numbers for a network with six inputs, four hidden units and two classes."""
     shapes = {"w1": (6, 4), "b1": (4,), "w2": (4, 2), "b2": (2,)}
     return {name: rng.uniform(low, high, shape) for name, shape in shapes.items()}
 
 
-def to_mlp(w: Weights) -> MLP:
+def to_mlp(w: Numbers) -> Weights:
     a = {name: jnp.asarray(value) for name, value in w.items()}
-    return MLP((Dense(a["w1"], a["b1"]),), Dense(a["w2"], a["b2"]))
+    return from_layers([Affine(a["w1"], a["b1"]), Affine(a["w2"], a["b2"])])
 
 
-def assert_close(found: MLP, expected: Weights) -> None:
+def assert_close(found: Weights, expected: Numbers) -> None:
     """Optax corrects Adam's bias in single precision, whence the tolerance."""
     (body,), head = found.body, found.head
     for a, b in zip((body.weight, body.bias, head.weight, head.bias), expected.values(), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-9)
 
 
-def gradient(w: Weights, x: np.ndarray, y: np.ndarray) -> Weights:
+def gradient(w: Numbers, x: np.ndarray, y: np.ndarray) -> Numbers:
     """Of the mean -log p(y | x)."""
     hidden = np.maximum(x @ w["w1"] + w["b1"], 0.0)
     p = np.exp(hidden @ w["w2"] + w["b2"])
@@ -44,8 +44,8 @@ def gradient(w: Weights, x: np.ndarray, y: np.ndarray) -> Weights:
 
 
 def adam(
-    w: Weights, importance: Weights, anchor: Weights, strength: float, rate: float, x: np.ndarray, y: np.ndarray
-) -> Iterator[tuple[Weights, Weights]]:
+    w: Numbers, importance: Numbers, anchor: Numbers, strength: float, rate: float, x: np.ndarray, y: np.ndarray
+) -> Iterator[tuple[Numbers, Numbers]]:
     """The task's own gradient, and the change, in each step on all examples."""
     first, second = ({name: np.zeros_like(a) for name, a in w.items()} for _ in range(2))
     step = 0

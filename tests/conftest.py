@@ -1,10 +1,16 @@
 """Shapes and types of every function in vcl are checked while the tests run."""
 
+import os
+
+# Programs in tests run for a moment: optimising them takes longer than it saves. Subprocesses take it over.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
 from jaxtyping import install_import_hook
 
 install_import_hook("vcl", "beartype.beartype")
 
 import gc  # noqa: E402
+import resource  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -15,14 +21,22 @@ import pytest  # noqa: E402
 from vcl.benchmarks.streams import from_arrays  # noqa: E402
 from vcl.core import Stream  # noqa: E402
 
-MOST_MAPPINGS = 20_000
+MOST_MAPPINGS = 10_000
+MOST_BYTES = 1_200_000_000
+
+# Compiling takes most of the time of the tests; all workers, and later sessions, share what was compiled.
+COMPILED = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
+jax.config.update("jax_compilation_cache_dir", str(COMPILED))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(autouse=True)
 def room_for_programs() -> Iterator[None]:
-    """Every compiled program takes memory mappings, of which Linux gives a process 65530: drop old ones in time."""
+    """Compiled programs take memory and mappings, of which Linux gives a process 65530: drop old ones in time."""
     yield
-    if len(Path("/proc/self/maps").read_bytes().splitlines()) > MOST_MAPPINGS:
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    if resident > MOST_BYTES or len(Path("/proc/self/maps").read_bytes().splitlines()) > MOST_MAPPINGS:
         jax.clear_caches()
         gc.collect()
 

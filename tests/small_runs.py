@@ -5,8 +5,8 @@ from typing import Any
 
 from vcl import runs
 from vcl.analysis import analyse
-from vcl.report.html import Reported
-from vcl.store import RunFolder
+from vcl.report.page.html import Reported
+from vcl.runs.folder import RunFolder
 
 
 def split(root: Path, **settings: Any) -> RunFolder:

@@ -11,9 +11,9 @@ from vcl import memory
 from vcl.core import Task
 from vcl.memory import Memory
 from vcl.methods.agem import AGEM, project
-from vcl.methods.episodic import Episode
+from vcl.methods.base.episodic import Episode
 from vcl.methods.finetune import Finetune
-from vcl.networks import cross_entropy, logits, select_head
+from vcl.nets import cross_entropy, logits, select_head
 from vcl.training import Fitter, to_device
 
 KEY = jax.random.key(0)

@@ -9,10 +9,11 @@ import small_runs
 from test_cli import refused, vcl  # noqa: F401
 
 from vcl import analysis, runs
-from vcl.analysis.stored import stream_of, trained_heads
+from vcl.analysis.stored import trained_heads
 from vcl.analysis.units import active_units, change_without, information, removal_effects, signal_to_noise
 from vcl.errors import VclError
-from vcl.store import RunFolder
+from vcl.runs.folder import RunFolder
+from vcl.runs.stored import StoredRun
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +33,12 @@ def test_every_stage_is_measured_as_by_hand(which, request):
     folder, found = request.getfixturevalue(which)
     config, spec = runs.from_record(folder.record), runs.spec_from_record(folder.record)
     like = config.learner.init(jax.random.key(0), spec)
-    stream = stream_of(folder)
+    stream = StoredRun(folder).stream()
     key = jax.random.key(0)
     before = like.posterior
     for number in range(spec.num_tasks):
         q = folder.state_after(number + 1, like).posterior
-        asked = found.questions[: number + 1]
+        asked = found.probes[: number + 1]
         np.testing.assert_array_equal(asked[number].inputs, stream.train(number).inputs[: len(asked[number].inputs)])
         trained = trained_heads(spec.heads, number + 1)
         effects = removal_effects(key, q, asked)
@@ -46,7 +47,7 @@ def test_every_stage_is_measured_as_by_hand(which, request):
             np.testing.assert_array_equal(told.active[number], active[layer])
             np.testing.assert_array_equal(told.removal_effect[number], effects[layer])
             np.testing.assert_array_equal(told.information[number], information(q, like.posterior)[layer])
-            np.testing.assert_array_equal(told.news[number], information(q, before)[layer])
+            np.testing.assert_array_equal(told.information_gain[number], information(q, before)[layer])
             np.testing.assert_array_equal(told.signal_to_noise[number], signal_to_noise(q, trained)[layer])
         assert found.change_without_pruned[number] == max(change_without(key, q, active, asked))
         before = q
@@ -64,7 +65,7 @@ def test_some_units_are_active_and_some_are_not(split):
 
 def test_accuracy_stays_without_the_pruned_units(split):
     folder, found = split
-    accuracy = analysis.accuracy_without_pruned(found, stream_of(folder))
+    accuracy = analysis.accuracy_without_pruned(found, StoredRun(folder).stream())
     assert accuracy.shape == (3, 2)
     np.testing.assert_allclose(accuracy[:, 0], accuracy[:, 1], atol=0.03)
     expected = [np.mean([a for a in row if a is not None]) for row in folder.result["accuracy_matrix"]]
@@ -76,7 +77,7 @@ def test_use_of_units_is_what_their_removal_changes(split):
     use = analysis.forward_use(found)
     assert np.isnan(use[np.tril_indices(3, -1)]).all()
     keep = (found.layers[0].first_active != 1,)
-    expected = change_without(jax.random.key(0), found.posteriors[2], keep, [found.questions[2]])
+    expected = change_without(jax.random.key(0), found.posteriors[2], keep, [found.probes[2]])
     assert [use[0, 2]] == expected
     assert use[0, 0] > 0.05
 
@@ -86,9 +87,9 @@ def test_change_of_units_is_the_news_that_later_tasks_bring(split):
     layer = found.layers[0]
     change = analysis.backward_change(found)
     ones = layer.first_active == 1
-    np.testing.assert_allclose(change[0], layer.news[:, ones].mean(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(change[0], layer.information_gain[:, ones].mean(axis=1), rtol=1e-6)
     for task in range(3):
-        expected = layer.news[task, layer.first_active == task + 1]
+        expected = layer.information_gain[task, layer.first_active == task + 1]
         assert (
             change[task, task] == pytest.approx(expected.mean()) if len(expected) else np.isnan(change[task, task])
         )
@@ -102,7 +103,7 @@ def test_change_of_accuracy_is_relative_to_when_a_task_was_learnt():
 
 def test_patterns_of_the_first_layer_are_its_weights(permuted):
     _, found = permuted
-    q, inputs = found.posteriors[0], found.questions[0].inputs
+    q, inputs = found.posteriors[0], found.probes[0].inputs
     np.testing.assert_allclose(
         analysis.exciting_patterns(q, 0, inputs), np.asarray(q.mean.body[0].weight).T, rtol=1e-4, atol=1e-5
     )
@@ -110,7 +111,7 @@ def test_patterns_of_the_first_layer_are_its_weights(permuted):
 
 def test_patterns_further_up_go_through_the_units_that_are_on(permuted):
     _, found = permuted
-    q, inputs = found.posteriors[0], found.questions[0].inputs
+    q, inputs = found.posteriors[0], found.probes[0].inputs
     first, second = (np.asarray(layer.weight, np.float64) for layer in q.mean.body)
     x = inputs / 255.0 if inputs.dtype == np.uint8 else inputs
     on = (x @ first + np.asarray(q.mean.body[0].bias) > 0).mean(axis=0)

@@ -1,4 +1,4 @@
-"""Imports point one way: core <- numerics <- methods; experiment knows no method; report reads the store."""
+"""Imports point one way, over every package: vocabulary <- numerics <- methods <- runs <- what users see."""
 
 import ast
 from pathlib import Path
@@ -9,26 +9,66 @@ import vcl
 
 PACKAGE = Path(vcl.__file__).parent
 
-NUMERICS = {"core", "errors", "gaussian", "networks", "curvature", "memory", "training", "vae"}
+NUMERICS = {"core", "errors", "nets", "posteriors", "curvature", "memory", "training", "vae"}
+STORED = {"checkpoints", "files", "learning", "evaluation", "benchmarks", "methods", "runs"}
 ALLOWED = {
+    "__init__": {"analysis", "benchmarks", "errors", "methods", "model", "nets", "posteriors", "runs"},
+    "__main__": {"cli"},
     "errors": set(),
-    "files": set(),
+    "files": {"errors"},
     "core": {"errors"},
-    "gaussian": set(),
-    "networks": {"core", "gaussian"},
+    "nets": {"core", "errors", "nets"},
+    "posteriors": {"nets", "posteriors"},
     "training": {"core", "errors"},
-    "curvature": {"networks", "training"},
-    "memory": {"core", "networks", "training"},
-    "vae": {"core", "gaussian", "networks"},
+    "curvature": {"nets", "training"},
+    "memory": {"core", "nets", "training"},
+    "vae": {"core", "posteriors", "nets"},
     "methods": NUMERICS | {"methods"},
     "data": {"data", "errors", "files"},
     "benchmarks": {"benchmarks", "core", "data", "errors"},
     "evaluation": {"core"},
-    "store": {"errors", "files"},
-    "experiment": {"benchmarks", "core", "evaluation", "store", "training"},
-    "analysis": NUMERICS | {"analysis", "benchmarks", "evaluation", "experiment", "runs", "store"},
-    "report": {"report", "store", "errors", "files", "analysis"},
+    "checkpoints": {"errors"},
+    "inputs": {"core", "errors"},
+    "learning": {"core", "evaluation", "training"},
+    "runs": {"core", "errors", "nets", "training", "runs"} | STORED,
+    "progress": {"core", "runs"},
+    "recording": {"core", "errors", "progress", "training", "runs", "checkpoints", "files", "learning"},
+    "model": {
+        "core",
+        "errors",
+        "inputs",
+        "recording",
+        "checkpoints",
+        "files",
+        "learning",
+        "evaluation",
+        "methods",
+        "runs",
+    },
+    "analysis": NUMERICS | STORED | {"analysis"},
+    "report": {"report", "analysis", "core", "errors", "files", "posteriors", "runs"},
+    "cli": {
+        "evaluation",
+        "learning",
+        "analysis",
+        "benchmarks",
+        "cli",
+        "data",
+        "errors",
+        "files",
+        "methods",
+        "nets",
+        "progress",
+        "report",
+        "runs",
+    },
 }
+CROWDED = 460
+
+
+def modules() -> set[str]:
+    """Every module and package directly inside vcl."""
+    return {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
 
 
 def imports(file: Path) -> set[str]:
@@ -42,6 +82,10 @@ def imports(file: Path) -> set[str]:
     return found
 
 
+def test_every_module_has_its_place():
+    assert modules() == set(ALLOWED)
+
+
 @pytest.mark.parametrize("part", ALLOWED)
 def test_imports_point_one_way(part):
     single = PACKAGE / f"{part}.py"
@@ -49,3 +93,16 @@ def test_imports_point_one_way(part):
     assert files
     for file in files:
         assert imports(file) <= ALLOWED[part], file.name
+
+
+def test_no_module_is_crowded():
+    sizes = {path.name: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {name: size for name, size in sizes.items() if size > CROWDED} == {}
+
+
+def test_the_public_names_are_shown_and_are_there():
+    assert set(dir(vcl)) == set(vcl.__all__)
+    for name in vcl.__all__:
+        assert getattr(vcl, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = vcl.nothing

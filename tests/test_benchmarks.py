@@ -30,7 +30,7 @@ def digits() -> Dataset:
 
 def rows(examples) -> list[tuple[bytes, int]]:
     """Examples as a bag: the same whatever their order."""
-    return sorted((x.tobytes(), int(y)) for x, y in zip(*examples, strict=True))
+    return sorted((x.tobytes(), int(y)) for x, y in zip(*examples[:2], strict=True))
 
 
 def all_examples(stream):

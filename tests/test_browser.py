@@ -11,8 +11,10 @@ import pytest
 import small_runs
 from playwright.sync_api import Browser, BrowserContext, Page
 from report import browser, chromium
+from test_report import made_up
 
-from vcl.report.html import Reported, render
+from vcl.report.page.explorer import MEASURES
+from vcl.report.page.html import Reported, render
 
 HOSTILE = "</script><script>window.hacked = 1</script><!--<img src=http://x.invalid onerror='window.hacked = 1'>"
 
@@ -176,8 +178,8 @@ def test_a_unit_picked_by_mouse_shows_its_numbers_after_each_task(show, split):
         assert page.inner_text(".detail h4").startswith(f"Unit {unit + 1}")
         for task in (1, 2, 3):
             move_to_task(page, task)
-            for measure in ("information", "news", "signal_to_noise", "removal_effect"):
-                expected = getattr(layer, measure)[task - 1, unit]
+            for measure, field in MEASURES.items():
+                expected = getattr(layer, field)[task - 1, unit]
                 assert told(page, measure) == pytest.approx(expected, rel=6e-2 if expected < 1e-3 else 6e-3)
             assert page.inner_text(".badge") == ("active" if layer.active[task - 1, unit] else "pruned")
         first = layer.first_active[unit]
@@ -290,6 +292,49 @@ def test_a_units_past_is_shown_as_a_strip(show, split):
     assert page.inner_text(".strip .current") == "task 3"
     move_to_task(page, 1)
     assert page.inner_text(".strip .current") == "task 1"
+
+
+# Inputs that are no grey images
+
+
+def test_units_of_colour_images_are_drawn_in_colour(show):
+    run = made_up((3, 32, 32))
+    page = show(run)
+    q = run.inside.posteriors[-1]
+    means = np.asarray(q.mean.body[0].weight)
+    page.select_option("select[name=sort]", "number")
+    page.click(".unit[data-unit='2']")
+    planes = np.moveaxis(means[:, 1].reshape(3, 32, 32), 0, -1)
+    # The grid has one scale for all units, after all tasks; the selected unit has its own.
+    common = max(np.abs(np.asarray(p.mean.body[0].weight)).max() for p in run.inside.posteriors)
+    scales = {
+        ".unit[data-unit='2'] canvas": common,
+        ".images figure >> nth=0 >> canvas >> nth=0": np.abs(planes).max(),
+    }
+    for selector, end in scales.items():
+        colours = pixels(page, selector)
+        assert colours.shape == (32, 32, 3)
+        np.testing.assert_allclose(colours, 127.5 * (1 + planes / end), atol=2.5)
+    variances = np.exp(np.asarray(q.log_var.body[0].weight))[:, 1].reshape(3, 32, 32).mean(axis=0)
+    colours = pixels(page, ".images figure >> nth=1 >> canvas >> nth=0")
+    assert colours.shape == (32, 32, 3)
+    assert np.corrcoef(colours[..., 1].ravel(), variances.ravel())[0, 1] > 0.95
+    assert "Grey is 0" in page.inner_text(".explorer")
+    assert "mean over colours" in page.inner_text(".images figure >> nth=1")
+    assert pixels(page, ".strip canvas >> nth=0").shape == (32, 32, 3)
+
+
+def test_units_of_inputs_that_are_no_images_are_drawn_as_grids(show):
+    run = made_up((54,))
+    page = show(run)
+    width, height, opaque = page.eval_on_selector(
+        ".unit[data-unit='1'] canvas",
+        "c => [c.width, c.height,"
+        " [...c.getContext('2d').getImageData(0, 0, 8, 7).data].filter((_, at) => at % 4 === 3)]",
+    )
+    assert (width, height) == (8, 7)
+    assert opaque == [255] * 54 + [0] * 2
+    assert "Orange is positive" in page.inner_text(".explorer")
 
 
 # Several layers, several runs

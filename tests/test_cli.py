@@ -4,24 +4,26 @@ import json
 import multiprocessing
 import os
 import pty
+import resource
 import shutil
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_store import largest_file
 
-from vcl import cli, runs, sweep
+from vcl import cli, runs
 from vcl.benchmarks import STREAMS
 from vcl.data import load
 from vcl.errors import VclError
 from vcl.methods import METHODS
-from vcl.store import FORMAT, RunFolder
+from vcl.runs import sweep
+from vcl.runs.folder import FORMAT, RunFolder
 
 TINY = ["--epochs", "2", "--hidden", "8", "--num-tasks", "2", "--threads", "1", "--test-samples", "3"]
 RUN = ["run", "split-digits", *TINY]
@@ -93,6 +95,23 @@ def images(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("images") / "images.npy"
     np.save(path, load("digits").test_images[:5])
     return path
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file can grow beyond `size` bytes: the kernel refuses the write, as it does on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def with_value_of(arguments: list[str], flag: str, value: str) -> list[str]:
+    """The same command line with another value of a flag."""
+    place = arguments.index(flag) + 1
+    return [*arguments[:place], value, *arguments[place + 1 :]]
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -219,16 +238,69 @@ def test_one_failing_seed_ends_the_others_with_its_own_message(vcl, tmp_path, fi
 
 
 def test_a_process_that_was_killed_is_told_of(tmp_path):
-    def kill(number, standing):
+    def kill(number, status):
         for process in multiprocessing.active_children():
             process.kill()
 
     config = runs.configure("split-digits", threads=1)
-    with pytest.raises(VclError, match=r"ended from outside.*the same command goes on"):
+    with pytest.raises(VclError, match=r"worker process was killed.*the same command continues"):
         sweep.run_all([config], tmp_path, 1, watch=kill)
 
 
-# Looking
+def test_extend_continues_a_run_with_further_tasks_as_if_they_had_been_there_from_the_start(vcl, copied, tmp_path):
+    before = contents(copied)
+    answer = vcl("extend", copied, "--num-tasks", "3", "--json", "--quiet")
+    assert (answer.code, answer.err) == (0, "")
+    assert contents(copied) == before
+    longer = ["run", "split-digits", *with_value_of(TINY, "--num-tasks", "3"), "--json", "--quiet"]
+    (folder,) = set(copied.parent.iterdir()) - {copied}
+    # Its folder is the one that a run of three tasks has: the same command finds it.
+    assert vcl(*longer, "--out", copied.parent).out == answer.out
+    straight = json.loads(vcl(*longer, "--out", tmp_path / "straight").out)
+    extended = json.loads(answer.out)
+    assert extended["run"] == folder.name == straight["run"]
+    assert extended["accuracy_matrix"] == straight["accuracy_matrix"]
+    refused(vcl("extend", copied, "--num-tasks", "3"), f"{folder} exists already", f"vcl resume {folder}", "--out")
+    refused(vcl("extend", copied, "--num-tasks", "2"), "2 tasks already", "must be larger")
+    refused(vcl("extend", copied, "--num-tasks", "9", "--out", tmp_path / "new"), "at most 5")
+
+
+def test_extend_needs_a_complete_run_and_resume_continues_what_it_began(vcl, stopped, tmp_path):
+    refused(vcl("extend", stopped, "--num-tasks", "3"), "not complete", "vcl resume")
+    vcl("resume", stopped, "--quiet")
+    new = runs.extend(runs.StoredRun.open(stopped), 3, tmp_path / "new")
+    assert new.folder.result is None
+    answer = vcl("resume", tmp_path / "new", "--json")
+    assert "Continuing after stage 2 of 3" in answer.err
+    assert len(json.loads(answer.out)["accuracy_matrix"]) == 3
+
+
+def test_convolutions_are_a_flag(vcl, tmp_path):
+    small = ["--epochs", "1", "--hidden", "4", "--num-tasks", "1", "--threads", "1", "--test-samples", "1"]
+    flags = [*small, "--network", "conv", "--channels", "2,3"]
+    answer = vcl("run", "split-digits", *flags, "--json", "--quiet", "--out", tmp_path)
+    assert answer.code == 0
+    result = json.loads(answer.out)
+    assert result["config"]["learner"]["network"] == "conv"
+    assert result["config"]["learner"]["channels"] == [2, 3]
+    # A mean and a variance for each: 3 × 3 convolutions, 2 × 2 × 3 features after pooling twice, one head of two.
+    assert result["parameters"] == 2 * ((9 * 2 + 2) + (9 * 2 * 3 + 3) + (12 * 4 + 4) + (4 * 2 + 2))
+
+
+def test_another_number_of_threads_is_explained_as_a_new_run(vcl, copied):
+    two = with_value_of(RUN, "--threads", "2")
+    answer = vcl(*two, "--out", copied.parent)
+    assert answer.code == 0
+    assert f"{copied} has the same configuration" in answer.err
+    assert "(1, not 2)" in answer.err
+    assert "rounded" in answer.err
+    assert "same configuration" not in vcl(*two, "--out", copied.parent).err
+    other = vcl(*two, "--seed", "7", "--out", copied.parent)
+    assert other.code == 0
+    assert "same configuration" not in other.err
+
+
+# Reading
 
 
 def test_show_prints_the_matrix_and_how_it_was_made(vcl, finished):
@@ -238,11 +310,11 @@ def test_show_prints_the_matrix_and_how_it_was_made(vcl, finished):
     assert f"{100 * result['accuracy_matrix'][1][0]:.2f}" in answer.out
     assert "forgetting" in answer.out
     assert "epochs=2" in answer.out
-    assert "Made by:" in answer.out
+    assert "Command: " in answer.out
     assert json.loads(vcl("show", finished, "--json").out) == result
 
 
-def test_runs_lists_what_is_there_and_passes_over_what_it_cannot_read(vcl, stopped, finished):
+def test_runs_lists_what_is_there_and_skips_what_it_cannot_read(vcl, stopped, finished):
     root = stopped.parent
     shutil.copytree(finished, root / "complete")
     newer = root / "newer"
@@ -256,8 +328,12 @@ def test_runs_lists_what_is_there_and_passes_over_what_it_cannot_read(vcl, stopp
     assert rows["complete"]["average_accuracy"] == result["average_accuracy"]
     assert rows["complete"]["status"] == "complete"
     assert rows[stopped.name]["average_accuracy"] is None
+    assert rows[stopped.name]["status"] == "stopped or running: task 2/2"
+    assert "Skipped: " in answer.err
     assert "vcl 9.9" in answer.err
-    assert stopped.name in vcl("runs", "--out", root).out
+    listed = vcl("runs", root).out
+    assert stopped.name in listed
+    assert f" {100 * result['average_accuracy']:.2f} " in listed
 
 
 def test_no_runs_is_no_mistake(vcl, tmp_path):
@@ -335,11 +411,44 @@ def test_what_needs_no_jax_does_not_import_it(arguments):
 def test_help_names_every_command_and_every_setting(vcl):
     answer = vcl("--help")
     assert answer.code == 0
-    for command in ("run", "resume", "runs", "show", "predict", "methods", "benchmarks", "data"):
+    for command in ("run", "resume", "runs", "show", "predict", "methods", "benchmarks", "data", "extend"):
         assert command in answer.out
     settings = vcl("run", "--help").out
     for flag in ("--online", "--scenario", "--permute-first", "--validation", "--coreset", "--learning-rate"):
         assert flag in settings
+    assert "--network.layers" not in settings
+
+
+def help_of(text: str, flag: str) -> str:
+    """What the help says of one flag, on one line."""
+    entries = "\n".join(text.splitlines()).split("\n│ --")
+    (entry,) = [entry for entry in entries if f"--{entry}".startswith(f"{flag} ")]
+    return " ".join(entry.replace("│", " ").partition("╰")[0].split()[1:])
+
+
+def test_help_has_the_defaults_of_the_recipe_and_the_benchmark(vcl):
+    fast = vcl("run", "--help").out
+    assert help_of(fast, "--epochs") == "INT Passes over each task's data. [default: 40]"
+    assert help_of(fast, "--hidden").endswith("[default: 200]")
+    for method in ("vcl", "ewc"):
+        shown = help_of(vcl("run", "--method", method, "--help").out, "--recipe")
+        assert (
+            shown
+            == f"STR Named settings: {', '.join(METHODS[method].recipes)} (default: fast, or online with --online)."
+        )
+    assert help_of(fast, "--network").endswith("[choices: mlp, conv] [default: mlp]")
+    paper = vcl("run", "permuted-mnist", "--recipe", "paper", "--help").out
+    assert help_of(paper, "--epochs").endswith("[default: 800]")
+    assert help_of(paper, "--hidden").endswith("[default: 100,100]")
+    # Not in the recipe: the method's own.
+    assert help_of(paper, "--init-log-var").endswith("[default: -6.0]")
+    assert help_of(vcl("run", "--recipe=paper", "permuted-mnist", "-h").out, "--epochs").endswith("[default: 800]")
+
+
+def test_help_leaves_the_letters_of_formulas_as_they_are(vcl):
+    text = vcl("run", "--method", "ewc", "--help").out
+    assert help_of(text, "--strength").startswith("FLOAT λ, the weight of the penalty")
+    assert "Λ" not in text
 
 
 def test_colours_are_for_terminals_only():
@@ -414,9 +523,13 @@ def test_a_real_process_ends_with_the_same_code_and_message(tmp_path):
         (["run", "split-digits", "--no-such-flag", "3"], ["--no-such-flag"]),
         (["run", "split-digits", "extra"], ["extra"]),
         (["run"], ["BENCHMARK"]),
+        (["run", "split-digits", "--epoch", "3"], ["Did you mean --epochs? See `vcl run --help`."]),
+        (["run", "split-digits", "--network", "cnn"], ["--network", "mlp", "conv"]),
+        (["run", "split-digits", "--method", "clnp", "--network", "conv"], ["dense layers", "--network mlp"]),
+        (["run", "split-digits", "--channels", "8,x"], ["--channels"]),
         (["fly"], ["fly", "See `vcl --help`"]),
         (["methods", "--no-such-flag"], ["--no-such-flag"]),
-        (["run", "split-digits", "--method", "feedback-replay", "--replayed", "inf"], ["--replayed", "inf"]),
+        (["run", "split-digits", "--method", "feedback-replay", "--temperature", "inf"], ["--temperature", "inf"]),
         (
             ["compare", "split-digits", "--methods", "clnp,separate", "--scenario", "class"],
             ["None of these methods", "clnp: ", "separate: "],
@@ -567,6 +680,42 @@ def test_several_runs_are_shown_together_and_reported_in_one_page(vcl, finished,
     assert f"{100 * json.loads(other.out)['average_accuracy']:.2f} %" in text
     assert "2 runs" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
+
+
+@pytest.fixture(scope="session")
+def others(tmp_path_factory) -> dict[str, Path]:
+    """Runs that differ from the finished one in an option each."""
+    root = tmp_path_factory.mktemp("others")
+    small = {"epochs": 1, "hidden": (8,), "test_samples": 1}
+    changes = {"epochs": ({**small, "epochs": 2}, 1), "tasks": (small, 2), "plain": (small, 1)}
+    configs = {
+        name: runs.configure("split-digits", threads=1, stream=runs.StreamOptions(num_tasks=tasks), **settings)
+        for name, (settings, tasks) in changes.items()
+    }
+    for config in configs.values():
+        runs.run(config, root)
+    return {name: root / config.name for name, config in configs.items()}
+
+
+@pytest.mark.parametrize(("other", "difference"), [("epochs", "epochs: 1, 2."), ("tasks", "num_tasks: 1, 2.")])
+def test_runs_of_different_settings_are_not_averaged(vcl, others, other, difference):
+    refused(vcl("show", others["plain"], others[other]), f"They differ in {difference}", "vcl report")
+
+
+def test_a_seed_counts_once(vcl, finished):
+    refused(vcl("show", finished, finished), "Two of these runs have seed 0")
+
+
+def test_units_of_several_runs_come_under_their_names(vcl, others):
+    paths = others["plain"], others["epochs"]
+    answer = vcl("units", *paths)
+    assert answer.code == 0
+    first, second = (answer.out.index(path.name) for path in paths)
+    assert first < answer.out.index("active of 8") < second
+    documents = json.loads(vcl("units", *paths, "--json").out)
+    assert [document["run"] for document in documents] == [path.name for path in paths]
+    single = json.loads(vcl("units", paths[1], "--json").out)
+    assert single == documents[1]
 
 
 def test_a_page_escapes_what_it_is_told(vcl, finished, tmp_path):

@@ -11,13 +11,20 @@ from conftest import make_stream
 from vcl.core import StreamSpec
 from vcl.errors import VclError
 from vcl.methods.clnp import CLNP, CLNPState, Masks, cut, highest, release, set_aside
-from vcl.networks import MLP, Dense, logits
+from vcl.methods.variants.clnp_recovery import CLNPRecovery
+from vcl.nets import Affine, Weights, from_layers, logits
 from vcl.training import Batch, Data, Fitter, to_device
 
 KEY = jax.random.key(0)
-LEARNER = CLNP(
-    hidden=(12, 9), epochs=20, batch_size=16, learning_rate=0.01, strength=0.03, margin=0.05, held_out=0.3
-)
+SETTINGS = {
+    "hidden": (12, 9),
+    "epochs": 20,
+    "batch_size": 16,
+    "learning_rate": 0.01,
+    "margin": 0.05,
+    "held_out": 0.3,
+}
+LEARNER = CLNP(**SETTINGS, strength=0.003)
 TASKS = 3
 PREDICT = jax.jit(LEARNER.predict)
 
@@ -27,9 +34,9 @@ def stream():
     return make_stream(shared_head=True)
 
 
-def observe(state, stream, stage):
+def observe(state, stream, stage, learner=LEARNER):
     data = to_device(stream.train(stage), stream.spec.capacity)
-    return LEARNER.observe(jax.random.fold_in(KEY, stage), state, stream.spec.task(stage), data, Fitter())
+    return learner.observe(jax.random.fold_in(KEY, stage), state, stream.spec.task(stage), data, Fitter())
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +52,12 @@ def log_probs(state, stream, task):
     return PREDICT(KEY, params, jnp.asarray(stream.test(task).inputs))
 
 
-def random_network(key, widths=(6, 12, 9, 2)) -> MLP:
+def random_network(key, widths=(6, 12, 9, 2)) -> Weights:
     layers = [
-        Dense(jax.random.normal(k, (i, o)), jax.random.normal(k, (o,)))
+        Affine(jax.random.normal(k, (i, o)), jax.random.normal(k, (o,)))
         for k, (i, o) in zip(jax.random.split(key, len(widths) - 1), itertools.pairwise(widths), strict=True)
     ]
-    return MLP(tuple(layers[:-1]), layers[-1])
+    return from_layers(layers)
 
 
 def test_each_task_keeps_some_units_and_leaves_some(states):
@@ -89,7 +96,7 @@ def test_weights_into_active_units_are_frozen_and_those_from_free_units_are_zero
 
 def test_masks_hold_back_gradients_and_signals(stream):
     before = random_network(KEY)
-    network = MLP(release(KEY, before, (jnp.arange(12) < 5, jnp.arange(9) < 4)).body, before.head)
+    network = before.with_layers([*release(KEY, before, (jnp.arange(12) < 5, jnp.arange(9) < 4)).body, before.head])
     free = (jnp.arange(12) >= 5, jnp.arange(9) >= 4)
     used = (jnp.arange(12) < 8, jnp.arange(9) < 7)
     examples = stream.train(0)
@@ -100,13 +107,17 @@ def test_masks_hold_back_gradients_and_signals(stream):
     def loss(network, used, strength):
         return LEARNER.loss(KEY, network, Masks(free, used, jnp.float32(strength)), batch)
 
+    @jax.jit
+    def loss_per_input(network, used, strength):
+        return CLNPRecovery(**SETTINGS).loss(KEY, network, Masks(free, used, jnp.float32(strength)), batch)
+
     def plain(network):
         """The same by masks on a copy, with all gradients."""
         body = tuple(
-            Dense(jnp.where(mask, layer.weight, 0.0), jnp.where(mask, layer.bias, 0.0))
+            Affine(jnp.where(mask, layer.weight, 0.0), jnp.where(mask, layer.bias, 0.0))
             for layer, mask in zip(network.body, used, strict=True)
         )
-        probabilities = jax.nn.log_softmax(logits(MLP(body, network.head), batch.inputs))
+        probabilities = jax.nn.log_softmax(logits(network.with_layers([*body, network.head]), batch.inputs))
         return -jnp.mean(probabilities[jnp.arange(60), labels])
 
     objective, found = jax.jit(jax.value_and_grad(loss))(network, used, 0.0)
@@ -119,12 +130,14 @@ def test_masks_hold_back_gradients_and_signals(stream):
         assert not mine.weight[:, ~passes].any()
         assert mine.weight[:, learns & passes].any()
 
-    # The penalty: what comes into each free unit, by its absolute value, per input.
-    penalty = 0.0
+    # The penalty: the L1 norm of what comes into free units; in the variant, per input.
+    penalty = per_input = 0.0
     for layer, f in zip([*network.body, network.head], [*free, jnp.ones(2, bool)], strict=True):
         total = np.abs(layer.weight[:, f]).sum() + np.abs(layer.bias[f]).sum()
-        penalty += float(total) / layer.weight.shape[0]
+        penalty += float(total)
+        per_input += float(total) / layer.weight.shape[0]
     np.testing.assert_allclose(loss(network, used, 0.5) - objective, 0.5 * penalty, rtol=1e-4)
+    np.testing.assert_allclose(loss_per_input(network, used, 0.5) - objective, 0.5 * per_input, rtol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -180,10 +193,8 @@ def test_released_units_begin_afresh_and_are_cut_off():
     np.testing.assert_array_equal(after.body[0].weight[:, active[0]], network.body[0].weight[:, active[0]])
     assert (after.body[0].weight[:, ~active[0]] != network.body[0].weight[:, ~active[0]]).all()
     assert not after.body[1].bias[~active[1]].any()
-    used = MLP(
-        tuple(Dense(layer.weight * a, layer.bias * a) for layer, a in zip(network.body, active, strict=True)),
-        network.head,
-    )
+    body = [Affine(layer.weight * a, layer.bias * a) for layer, a in zip(network.body, active, strict=True)]
+    used = network.with_layers([*body, network.head])
     inputs = jax.random.normal(KEY, (20, 6))
     np.testing.assert_allclose(logits(after, inputs), logits(used, inputs), rtol=1e-4, atol=1e-5)
 
@@ -224,3 +235,28 @@ def test_nothing_tells_which_output_layer_to_ask_in_the_class_scenario():
 def test_a_part_held_out_must_be_one():
     with pytest.raises(VclError, match="held-out"):
         CLNP(held_out=1.0)
+
+
+def test_the_variant_with_neutral_settings_is_the_published_method_and_otherwise_it_is_not(stream, states):
+    start = LEARNER.init(KEY, stream.spec)
+    learners = [CLNPRecovery(**SETTINGS, strength=0.003, recovery=recovery, per_input=False) for recovery in (0, 5)]
+    neutral, recovered = (observe(start, stream, 0, learner) for learner in learners)
+    pairs = [
+        (np.asarray(a), np.asarray(b), np.asarray(c))
+        for a, b, c in zip(*map(jax.tree.leaves, (states[1], neutral, recovered)), strict=True)
+    ]
+    assert all(np.allclose(a, b, atol=1e-6) for a, b, _ in pairs)
+    assert not all(np.allclose(a, c, atol=1e-4) for a, _, c in pairs)
+
+
+def test_recovery_trains_only_the_units_that_were_kept(stream):
+    learner = CLNPRecovery(**SETTINGS, recovery=5)
+    network = random_network(KEY)
+    free = (jnp.arange(12) >= 2, jnp.arange(9) >= 3)
+    kept = (jnp.arange(12) < 8, jnp.arange(9) < 7)
+    data = to_device(stream.train(0), stream.spec.capacity)
+    after = learner.after_pruning(KEY, network, Masks(free, kept, jnp.zeros(())), data, Fitter())
+    for old, new, learns, stays in zip(network.body, after.body, free, kept, strict=True):
+        trained = np.asarray(learns & stays)
+        np.testing.assert_array_equal(np.asarray(old.weight)[:, ~trained], np.asarray(new.weight)[:, ~trained])
+        assert (np.asarray(old.weight)[:, trained] != np.asarray(new.weight)[:, trained]).any()

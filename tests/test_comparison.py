@@ -2,23 +2,26 @@
 
 import csv
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from vcl import cli, comparison, runs, sweep
+from vcl import cli, runs
+from vcl.core import StreamSpec
 from vcl.errors import VclError
 from vcl.methods import METHODS
+from vcl.nets import MLP, ConvNet
+from vcl.runs import comparison, sweep
 
-SPEC = {"input_shape": [2, 3], "heads": [0, 1], "num_classes": 2, "scenario": "task"}
+SPEC = StreamSpec((2, 3), "float32", num_classes=2, heads=(0, 1), capacity=10)
+NETWORK = MLP((4,))
 PLAIN = 6 * 4 + 4 + 2 * (4 * 2 + 2)
 
 
 def result(accuracy: float, *, method: str = "finetune", parameters: int = PLAIN, kept: int = 0) -> dict:
     return {
         "method": method,
-        "config": {"learner": {"hidden": [4]}},
         "accuracy_matrix": [[1.0, None], [accuracy - 0.1, accuracy + 0.1]],
         "average_accuracy": accuracy,
         "forgetting": 1.1 - accuracy,
@@ -32,7 +35,7 @@ def result(accuracy: float, *, method: str = "finetune", parameters: int = PLAIN
 
 
 def test_a_row_has_means_and_standard_deviations_over_seeds():
-    row = comparison.row("ewc", [result(0.8), result(0.9)], SPEC)
+    row = comparison.row("ewc", [result(0.8), result(0.9)], SPEC, NETWORK)
     assert row.average("average_accuracy") == pytest.approx(0.85)
     assert row.spread("average_accuracy") == pytest.approx(0.1 / 2**0.5)
     assert row.average("calibration_error") == pytest.approx(0.02)
@@ -41,18 +44,21 @@ def test_a_row_has_means_and_standard_deviations_over_seeds():
 
 
 def test_what_is_kept_and_what_grows_is_marked_with_how_much():
-    row = comparison.row("x", [result(0.8, parameters=3 * PLAIN, kept=40)], SPEC)
+    row = comparison.row("x", [result(0.8, parameters=3 * PLAIN, kept=40)], SPEC, NETWORK)
     assert row.notes == ["keeps 40 examples", "3.0 × the parameters"]
 
 
-def test_who_is_told_the_task_is_marked_where_the_others_are_not(monkeypatch):
-    monkeypatch.setattr(METHODS["finetune"], "told_the_task", True)
-    assert comparison.row("x", [result(0.8)], SPEC).notes == []
-    assert comparison.row("x", [result(0.8)], {**SPEC, "scenario": "domain"}).notes == ["told the task when tested"]
+def test_a_method_that_needs_the_task_identity_is_marked_where_the_others_are_not(monkeypatch):
+    monkeypatch.setattr(METHODS["finetune"], "needs_task_id", True)
+    domain = replace(SPEC, scenario="domain")
+    assert comparison.row("x", [result(0.8)], SPEC, NETWORK).notes == []
+    assert comparison.row("x", [result(0.8)], domain, NETWORK).notes == ["task identity given at test time"]
 
 
 def test_the_best_comes_first_in_every_form():
-    rows = [comparison.row(name, [result(a), result(a)], SPEC) for name, a in (("worse", 0.6), ("better", 0.8))]
+    rows = [
+        comparison.row(name, [result(a), result(a)], SPEC, NETWORK) for name, a in (("worse", 0.6), ("better", 0.8))
+    ]
     head, first, second = comparison.cells(rows)
     assert head[:2] == ["method", "accuracy (%)"]
     assert first[:2] == ["better", "80.00 ± 0.00"]
@@ -66,9 +72,46 @@ def test_the_best_comes_first_in_every_form():
     assert table[0]["seeds"] == "2"
 
 
+def test_cells_have_the_units_and_the_spread_that_their_titles_promise():
+    """Percentage points for forgetting and calibration error; the standard deviation has n - 1."""
+    head, line = comparison.cells([comparison.row("x", [result(0.8), result(0.9)], SPEC, NETWORK)])
+    assert dict(zip(head, line, strict=True)) == {
+        "method": "x",
+        "accuracy (%)": "85.00 ± 7.07",
+        "forgetting": "25.00 ± 7.07",
+        "backward transfer": "-25.00 ± 7.07",
+        "forward transfer": "0.00 ± 0.00",
+        "calibration error": "2.00 ± 0.00",
+        "parameters": str(PLAIN),
+        "stored examples": "0",
+        "training (s)": "2 ± 0",
+        "note": "",
+    }
+
+
+def test_a_measure_that_is_not_defined_is_an_empty_cell():
+    results = [{**result(a), "forward_transfer": None} for a in (0.8, 0.9)]
+    row = comparison.row("x", results, SPEC, NETWORK)
+    head, line = comparison.cells([row])
+    assert line[head.index("forward transfer")] == ""
+    (written,) = csv.DictReader(comparison.as_csv([row]).splitlines())
+    assert (written["forward_transfer"], written["forward_transfer_std"]) == ("", "")
+    assert row.values["forward_transfer"] == [None, None]
+    # A mean over some of the seeds would mislead.
+    assert comparison.row("x", [results[0], result(0.9)], SPEC, NETWORK).average("forward_transfer") is None
+
+
+def test_parameters_are_counted_against_a_point_network_of_the_same_layers():
+    images = StreamSpec((8, 8), "uint8", num_classes=2, heads=(0, 1), capacity=10)
+    convolutions = 9 * 3 + 3
+    network = ConvNet((3,), (5,))
+    assert comparison.plain_parameters(network, images) == convolutions + (4 * 4 * 3 * 5 + 5) + 2 * (5 * 2 + 2)
+
+
 def test_names_may_bring_settings_of_their_own():
-    plain, changed = comparison.entries("vcl, vcl:coreset=20:recipe=paper:start=previous")
-    assert (plain.method, plain.settings, plain.recipe) == ("vcl", {}, "fast")
+    plain, changed, conv = comparison.entries("vcl, vcl:coreset=20:recipe=paper:start=previous,ewc:network=conv")
+    assert conv.settings == {"network": "conv"}
+    assert (plain.method, plain.settings, plain.recipe) == ("vcl", {}, None)
     assert changed.settings == {"coreset": 20, "start": "previous"}
     assert changed.recipe == "paper"
     assert [entry.method for entry in comparison.entries("all")] == list(METHODS)
@@ -81,7 +124,9 @@ def test_names_may_bring_settings_of_their_own():
         ("vcl,vcl", "twice"),
         ("vlc", "vcl"),
         ("vcl:coreset", "method:setting=value"),
-        ("vcl:coreset=many", "not a int"),
+        ("vcl:coreset=many", "not a whole number"),
+        ("ewc:strength=high", "not a number"),
+        ("ewc:network=cnn", "conv"),
         ("vcl:cores=3", "coreset"),
         ("vcl:start=nowhere", "previous"),
         ("vcl:hidden=3", "its own flag"),
@@ -132,12 +177,42 @@ def test_compare_runs_what_is_missing_and_leaves_out_what_is_not_defined(tmp_pat
     assert written == [f"split-digits-class-2-tasks-20.{kind}" for kind in ("csv", "md", "png", "svg")]
 
 
+def test_methods_that_refuse_the_network_are_listed_below_the_table(tmp_path, monkeypatch, capsys):
+    code, out, err = call(
+        monkeypatch, capsys,
+        *("compare", "split-digits", "--methods", "finetune:epochs=1,clnp", "--network", "conv", "--hidden", "4"),
+        *("--num-tasks", 1, "--out", tmp_path, "--jobs", 1, "--quiet"),
+    )  # fmt: skip
+    assert code == 0
+    assert "finetune:epochs=1" in out
+    assert "clnp is not in the table: " in err
+    (run,) = tmp_path.glob("split-digits-finetune-*")
+    assert runs.StoredRun.open(run).record["config"]["learner"]["network"] == "conv"
+    assert (tmp_path / "compare" / "split-digits-1-tasks-conv-4.md").exists()
+
+
+def test_a_mistake_beside_a_network_is_not_taken_for_a_refusal(tmp_path, monkeypatch, capsys):
+    arguments = (
+        "compare",
+        "split-digits",
+        "--methods",
+        "finetune:epochs=-1",
+        "--network",
+        "conv",
+        "--out",
+        tmp_path,
+    )
+    code, _, err = call(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert "--epochs must be above 0" in err
+
+
 def test_one_failure_does_not_end_the_others(tmp_path):
     options = runs.StreamOptions(num_tasks=1)
     configs = [
         runs.configure("split-digits", "finetune", threads=1, stream=options, epochs=1, learning_rate=rate)
         for rate in (1e30, 0.001)
     ]
-    bad, good = sweep.attempt_all(configs, tmp_path, 1, watch=lambda number, standing: None)
+    bad, good = sweep.attempt_all(configs, tmp_path, 1, watch=lambda number, status: None)
     assert isinstance(bad, VclError)
     assert isinstance(good, dict)

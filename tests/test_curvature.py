@@ -7,7 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from vcl.curvature import diagonal_fisher, kronecker_factors
-from vcl.networks import MLP, Dense, logits
+from vcl.nets import Affine, Weights, from_layers, logits
 from vcl.training import Data
 
 KEY = jax.random.key(0)
@@ -16,13 +16,13 @@ CLASSES = 3
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-def draw_network(*widths: int) -> MLP:
+def draw_network(*widths: int) -> Weights:
     keys = jax.random.split(jax.random.key(1), 2 * len(widths))
     layers = [
-        Dense(jax.random.normal(keys[2 * n], (i, o)), jax.random.normal(keys[2 * n + 1], (o,)))
+        Affine(jax.random.normal(keys[2 * n], (i, o)), jax.random.normal(keys[2 * n + 1], (o,)))
         for n, (i, o) in enumerate(zip(widths, (*widths[1:], CLASSES), strict=True))
     ]
-    return MLP(tuple(layers[:-1]), layers[-1])
+    return from_layers(layers)
 
 
 def draw_data(examples: int) -> Data:
@@ -55,8 +55,8 @@ def of_layer(network, number):
 
     def function(flat, x):
         new = flat.reshape(rows.shape)
-        changed = [*layers[:number], Dense(new[:-1], new[-1]), *layers[number + 1 :]]
-        return logits(MLP(tuple(changed[:-1]), changed[-1]), x[None])[0]
+        changed = [*layers[:number], Affine(new[:-1], new[-1]), *layers[number + 1 :]]
+        return logits(from_layers(changed), x[None])[0]
 
     return rows.reshape(-1), function
 
@@ -129,7 +129,7 @@ def test_kronecker_factors_of_one_example_give_the_exact_block_of_every_layer(la
 def test_kronecker_factors_of_many_examples_are_exact_where_gradients_do_not_depend_on_inputs():
     """An output layer of zeros answers 1 / classes whatever the input: only there is g the same for all examples."""
     network, data = draw_network(4, 5), draw_data(20)
-    zero_head = MLP(network.body, jax.tree.map(jnp.zeros_like, network.head))
+    zero_head = network.with_layers([*network.body, jax.tree.map(jnp.zeros_like, network.head)])
     for net, exact in [(zero_head, True), (network, False)]:
         pair = kronecker_factors(KEY, net, data)[-1]
         dense = dense_fisher(*of_layer(net, 1), data.inputs)

@@ -14,13 +14,13 @@ from vcl.core import Stream, size
 from vcl.errors import VclError
 from vcl.methods.feedback_replay import FeedbackReplay
 from vcl.methods.finetune import Finetune
-from vcl.networks import cross_entropy, distillation, features, logits_by_head
+from vcl.nets import cross_entropy, distillation, features, logits_by_head
 from vcl.training import Batch, Fitter, to_device
 from vcl.vae import generate, negative_elbo
 
 KEY = jax.random.key(0)
 SMALL = {"hidden": (8,), "epochs": 2, "batch_size": 16}
-LEARNER = FeedbackReplay(**SMALL, decoder_hidden=(9,), latent=4, generation=0.7, replayed=0.5, decoded=0.5)
+LEARNER = FeedbackReplay(**SMALL, decoder_hidden=(9,), latent=4, generation=0.7)
 
 
 def observe(learner, stream: Stream, stages: int):
@@ -44,20 +44,18 @@ def test_the_loss_is_the_same_on_both_parts_mixed_by_1_over_t(stream):
         KEY, (network, coder, decoder), (past, jnp.int32(1)), Batch(inputs, labels, mask, data.size)
     )
     for_replay, for_code = jax.random.split(KEY)
-    both = jnp.concatenate([inputs, generate(for_replay, past.decoder, n // 2)])
-    code = features(network.body, both) @ coder.head.weight + coder.head.bias
-    decoded = np.r_[:8, n : n + n // 2]
-    dreaming = LEARNER.generation * negative_elbo(for_code, decoder, code[decoded], both[decoded]) / 6
+    both = jnp.concatenate([inputs, generate(for_replay, past.decoder, n)])
+    code = features(network, both) @ coder.head.weight + coder.head.bias
+    generating = LEARNER.generation * negative_elbo(for_code, decoder, code, both) / 6
     answers = logits_by_head(network, both)
-    of_data = cross_entropy(answers[:n, 1], labels)[:13].mean() + dreaming[:8].mean()
-    of_replay = distillation(answers[n:], logits_by_head(past.network, both[n:]), past.seen, 2.0) + dreaming[8:]
+    of_data = (cross_entropy(answers[:n, 1], labels) + generating[:n])[:13].mean()
+    of_replay = distillation(answers[n:], logits_by_head(past.network, both[n:]), past.seen, 2.0) + generating[n:]
     expected = of_data / 3 + of_replay.mean() * 2 / 3
     assert float(found) == pytest.approx(float(expected), rel=1e-5)
     assert abs(float(of_data - of_replay.mean())) > 0.01
 
 
 def test_rows_that_only_fill_a_minibatch_up_count_for_nothing(stream):
-    """Also where fewer rows are real than the decoder learns from."""
     first, past = observe(LEARNER, stream, 1)
     data = to_device(stream.train(1), stream.spec.capacity)
     weights = (first.network, first.coder, first.decoder)
@@ -72,7 +70,7 @@ def test_rows_that_only_fill_a_minibatch_up_count_for_nothing(stream):
     assert float(loss(inputs)) != pytest.approx(float(loss(jnp.where(real[:, None], 0.5, inputs))), rel=1e-3)
 
 
-@pytest.mark.parametrize("settings", [{"decoded": 0.0}, {"decoded": 1.5}, {"replayed": 0.0}, {"replayed": 11.0}])
+@pytest.mark.parametrize("settings", [{"latent": 0}, {"generation": 0.0}, {"temperature": 0.0}])
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(VclError, match="must be above 0"):
         FeedbackReplay(**settings)

@@ -14,20 +14,28 @@ import pytest
 from matplotlib.colors import same_color, to_hex
 from PIL import Image
 from test_cli import refused, vcl  # noqa: F401
+from test_report import made_up
 
 from vcl import runs
 from vcl.analysis import Layer, accuracy_change, analyse, backward_change, forward_use
 from vcl.analysis.trace import LayerTrace, Trace
 from vcl.benchmarks import StreamOptions
 from vcl.errors import VclError
-from vcl.gaussian import isotropic
-from vcl.networks import zeros
-from vcl.report import gallery, groups, units
-from vcl.report.drawing import DISTINCT, PRUNED, canvas, saved
-from vcl.report.figures import draw_curves
-from vcl.report.lives import draw_lives, of_tasks
-from vcl.report.transfer import draw_transfer
-from vcl.store import RunFolder
+from vcl.nets import MLP, zeros
+from vcl.posteriors.mean_field import isotropic
+from vcl.report import groups
+from vcl.report.figures import gallery, tiles, units
+from vcl.report.figures.accuracy import accuracy_figure, draw_accuracy, draw_curves
+from vcl.report.figures.active_units import draw_active_units
+from vcl.report.figures.counts import draw_counts
+from vcl.report.figures.drawing import CHANNELS, DISTINCT, PRUNED, canvas, saved
+from vcl.report.figures.grids import draw_grid
+from vcl.report.figures.lives import draw_lives, of_tasks
+from vcl.report.figures.output_weights import draw_output_weights
+from vcl.report.figures.transfer import draw_transfer
+from vcl.report.figures.units import Subject
+from vcl.report.labels import labels
+from vcl.runs.folder import RunFolder
 
 SPLIT = {"epochs": 10, "hidden": (8,), "test_samples": 3}
 PERMUTED = {"epochs": 3, "hidden": (12, 7), "test_samples": 3, "batch_size": 256}
@@ -68,13 +76,20 @@ def stored(tmp_path_factory) -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def split(stored):
-    return stored.first.record, analyse(stored.first)
+def split(stored) -> Subject:
+    return Subject("split", stored.first.record, analyse(stored.first))
 
 
 @pytest.fixture(scope="session")
-def permuted(stored):
-    return stored.permuted.record, analyse(stored.permuted)
+def permuted(stored) -> Subject:
+    return Subject("permuted", stored.permuted.record, analyse(stored.permuted))
+
+
+@pytest.fixture(scope="session")
+def photographs() -> Subject:
+    """A run on small colour photographs, (channel, row, column) as CIFAR's."""
+    run = made_up((3, 6, 5))
+    return Subject("photographs", run.record, run.inside)
 
 
 def stopped(folder: RunFolder, root: Path) -> RunFolder:
@@ -118,26 +133,20 @@ def test_of_too_many_units_each_task_keeps_those_that_matter_most():
     assert list(layer.first_active[shown]) == sorted(layer.first_active[shown])
 
 
-def test_weights_become_images_of_the_inputs_shape():
-    rng = np.random.default_rng(0)
-    grey, colour, below = rng.normal(size=(12, 2)), rng.normal(size=(24, 2)), rng.normal(size=(5, 2))
-    np.testing.assert_array_equal(units.pictures(grey, [3, 4])[1], grey[:, 1].reshape(3, 4))
-    channels = colour[:, 1].reshape(2, 4, 3)
-    np.testing.assert_allclose(units.pictures(colour, [2, 4, 3])[1], sum(channels[..., c] for c in range(3)) / 3)
-    (strip, _) = units.pictures(below, [5])
-    np.testing.assert_array_equal(strip.ravel()[:5], below[:, 0])
-    assert strip.shape == (2, 3)
-    assert np.isnan(strip[1, 2])
+def test_classes_have_their_digits_where_a_task_is_called_by_them(split):
+    assert split.class_names(1) == ["2", "3"]
+    for names in (["Nov", "Dec", "Jan"], ["1v2v3", "a", "b"]):
+        assert replace(split, record={**split.record, "task_names": names}).class_names(0) == ["0", "1"]
 
 
 # The figures of one run
 
 
 def test_active_units_have_a_row_for_each_stage(split):
-    record, analysis = split
+    analysis = split.analysis
     shown = units.units_shown(analysis.layers[0])
     assert len(shown) > 0
-    figure = units.draw_active_units(record, analysis)
+    figure = draw_active_units(split)
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert len(panels) == 3 * analysis.num_tasks
     names = [str(unit + 1) for unit in shown]
@@ -160,16 +169,16 @@ def test_active_units_have_a_row_for_each_stage(split):
 
 
 def test_a_caption_tells_what_is_not_shown(split):
-    record, analysis = split
     many = made_up_layer([*[1] * 15, 2, 3], [1.0] * 17)
-    flat = isotropic(zeros((17,), runs.spec_from_record(record)), 0.0, 1.0)
-    figure = units.draw_active_units(record, replace(analysis, posteriors=(flat,) * 3, prior=flat, layers=(many,)))
+    flat = isotropic(zeros(MLP((17,)), split.spec), 0.0, 1.0)
+    crowded = replace(split.analysis, posteriors=(flat,) * 3, prior=flat, layers=(many,))
+    figure = draw_active_units(replace(split, analysis=crowded))
     told = " ".join(figure.get_supxlabel().split())
-    assert "Shown are 12, of each task those of largest effect; 5 more were active." in told
+    assert "Shown are the 12 units with the largest effect, from every task; 5 more were active." in told
 
 
 def test_in_two_layers_weights_go_to_the_units_above(permuted):
-    record, analysis = permuted
+    analysis = permuted.analysis
     goals = units.outgoing(analysis, 2, 0)
     above = units.units_shown(analysis.layers[1])
     assert sum(means.shape[1] for _, means, _ in goals) == len(above)
@@ -177,13 +186,13 @@ def test_in_two_layers_weights_go_to_the_units_above(permuted):
     q = analysis.posteriors[1]
     np.testing.assert_array_equal(means[:, 0], np.asarray(q.mean.body[1].weight)[:, above[0]])
     np.testing.assert_allclose(deviations[:, 0] ** 2, np.exp(q.log_var.body[1].weight)[:, above[0]], rtol=1e-5)
-    assert len(units.draw_active_units(record, analysis).axes) == 3 * 2 + 2
+    assert len(draw_active_units(permuted).axes) == 3 * 2 + 2
 
 
 @pytest.mark.parametrize(("layer", "kind"), [*itertools.product((0, 1), ("means", "variances"))])
 def test_grids_have_every_unit_and_frame_the_active_ones(permuted, layer, kind):
-    record, analysis = permuted
-    figure = units.draw_grid(record, analysis, layer, kind)
+    analysis = permuted.analysis
+    figure = draw_grid(permuted, layer, kind)
     *panels, _ = figure.axes
     measured = analysis.layers[layer]
     width = measured.active.shape[1]
@@ -201,8 +210,8 @@ def test_grids_have_every_unit_and_frame_the_active_ones(permuted, layer, kind):
 
 
 def test_output_weights_are_gaussians_at_their_means(split):
-    record, analysis = split
-    figure = units.draw_output_weights(record, analysis)
+    analysis = split.analysis
+    figure = draw_output_weights(split)
     visible = [axes for axes in figure.axes if axes.get_visible()]
     assert len(visible) == 1 + 2 + 3
     for axes, (stage, head) in zip(visible, [(s, h) for s in (1, 2, 3) for h in range(s)], strict=True):
@@ -226,13 +235,13 @@ def test_output_weights_are_gaussians_at_their_means(split):
 
 
 def test_one_head_stands_in_one_row(permuted):
-    figure = units.draw_output_weights(*permuted)
+    figure = draw_output_weights(permuted)
     assert [axes.get_title() for axes in figure.axes] == ["after task 1", "after task 2"]
     assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [str(c) for c in range(10)]
 
 
 def test_transfer_matrices_have_their_numbers(stored, split):
-    _, analysis = split
+    analysis = split.analysis
     result = stored.first.result
     figure = draw_transfer("title", analysis, result)
     matrices = (
@@ -255,9 +264,9 @@ def made_up_trace(stage: int, seed: int) -> Trace:
 
 
 def test_lives_are_drawn_for_each_unit(split):
-    record, analysis = split
+    analysis = split.analysis
     traces = {task: made_up_trace(task, task) for task in (1, 2, 3)}
-    figure = draw_lives(record, analysis, traces, 0)
+    figure = draw_lives(split, traces, 0)
     assert len(figure.axes) == 4 * 3
     for task, trace in traces.items():
         incoming, outgoing, benefit, balance = figure.axes[task - 1 :: 3]
@@ -274,18 +283,86 @@ def test_lives_are_drawn_for_each_unit(split):
 
 
 def test_of_a_task_in_batches_the_last_trace_is_shown(split):
-    record, analysis = split
     traces = [made_up_trace(stage, stage) for stage in range(1, 6)]
-    shown = of_tasks({**record, "stages": [0, 0, 1, 1, 2, 2]}, analysis, traces)
+    in_batches = {**split.record, "stages": [0, 0, 1, 1, 2, 2]}
+    shown = of_tasks(replace(split, record=in_batches), traces)
     assert {task: trace.stage for task, trace in shown.items()} == {1: 2, 2: 4}
+
+
+# Inputs that are no grey images
+
+
+def test_means_of_photographs_are_in_colour_and_variances_averaged_over_it(photographs):
+    analysis = photographs.analysis
+    (means, *_, bar), (variances, *_) = (draw_grid(photographs, 0, kind).axes for kind in ("means", "variances"))
+    image = means.images[0]
+    end = image.norm.vmax
+    assert (image.norm.vmin, image.cmap.name) == (-end, CHANNELS)
+    picture = image.get_array()
+    # Six units in one row of ten; a gap of one between them.
+    assert picture.shape == (6, 10 * 6 - 1, 4)
+    q = analysis.posteriors[0]
+    for unit in range(6):
+        place = np.s_[:, 6 * unit : 6 * unit + 5]
+        planes = np.asarray(q.mean.body[0].weight)[:, unit].reshape(3, 6, 5)
+        for channel in range(3):
+            expected = np.clip(0.5 + 0.5 * planes[channel] / end, 0, 1)
+            np.testing.assert_allclose(picture[(*place, channel)], expected, atol=1e-6)
+        assert (picture[(*place, 3)] == 1).all()
+        spread = np.exp(np.asarray(q.log_var.body[0].weight))[:, unit].reshape(3, 6, 5)
+        np.testing.assert_allclose(variances.images[0].get_array()[place], spread.mean(axis=0), rtol=1e-5)
+    assert (picture[:, 5, 3] == 0).all()
+    assert (picture[:, 6 * 6 :, 3] == 0).all()
+    np.testing.assert_allclose(bar.get_ylim(), [-end, end])
+
+
+def test_captions_tell_how_colours_are_to_be_read(photographs, split):
+    def told(figure) -> str:
+        return " ".join(figure.get_supxlabel().split())
+
+    for figure in (draw_active_units(photographs), draw_grid(photographs, 0, "means")):
+        assert "grey is 0, a brighter channel is positive" in told(figure)
+    for figure in (draw_active_units(photographs), draw_grid(photographs, 0, "variances")):
+        assert "Variances are averaged over the input's 3 channels." in told(figure)
+    for figure in (draw_active_units(split), draw_grid(split, 0, "means"), draw_grid(split, 0, "variances")):
+        assert "channel" not in told(figure)
+
+
+def test_a_picture_in_colour_keeps_more_than_256_colours(photographs):
+    picture = Image.open(io.BytesIO(saved(draw_active_units(photographs), "png")))
+    assert picture.mode != "P"
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (54,), (2, 4, 5), (1,)])
+def test_inputs_of_any_shape_have_all_figures(shape, tmp_path):
+    run = made_up(shape, hidden=(6, 4))
+    folder = RunFolder.create(tmp_path / "run", run.record)
+    said = []
+    drawn = dict(gallery.draw([folder], lambda folder: run.inside, said.append))
+    assert len(said) == 1  # it is not complete
+    assert set(drawn) == {
+        *("active-units-run", "transfer-run", "output-weights-run", "counts-run"),
+        *(f"{kind}-layer{layer}-run" for kind in ("means", "variances") for layer in (1, 2)),
+    }
+    tall, wide = drawn["means-layer1-run"].axes[0].images[0].get_array().shape[:2]
+    rows, columns = {3: (32, 32), 54: (7, 8), 2: (4, 5), 1: (1, 1)}[shape[0]]
+    gap = max(1, columns // 12)
+    assert (tall, wide) == (rows, 10 * (columns + gap) - gap)
+    for figure in drawn.values():
+        assert saved(figure, "png")
+
+
+def test_variances_of_weights_that_are_not_there_have_a_scale():
+    norm = tiles.variance_scale(np.zeros((2, 3)))
+    assert 0 < norm.vmin < norm.vmax
 
 
 # The figures of several runs
 
 
 def test_counts_are_averaged_over_seeds(stored, split):
-    first, second = split[1], analyse(stored.second)
-    axes = units.draw_counts("title", [first, second]).axes[0]
+    first, second = split.analysis, analyse(stored.second)
+    axes = draw_counts("title", [first, second]).axes[0]
     container = axes.containers[0]
     both = np.array([first.counts[0], second.counts[0]])
     np.testing.assert_allclose(container.lines[0].get_ydata(), both.mean(axis=0))
@@ -295,15 +372,15 @@ def test_counts_are_averaged_over_seeds(stored, split):
 
 
 def test_counts_of_a_run_that_has_not_got_so_far(stored, split, tmp_path):
-    whole, part = split[1], analyse(stopped(stored.second, tmp_path))
-    container = units.draw_counts("title", [whole, part]).axes[0].containers[0]
+    whole, part = split.analysis, analyse(stopped(stored.second, tmp_path))
+    container = draw_counts("title", [whole, part]).axes[0].containers[0]
     first, *rest = whole.counts[0]
     np.testing.assert_allclose(container.lines[0].get_ydata(), [(first + part.counts[0, 0]) / 2, *rest])
 
 
 def test_each_layer_has_its_line(permuted):
-    axes = units.draw_counts("title", [permuted[1]]).axes[0]
-    np.testing.assert_array_equal([c.lines[0].get_ydata() for c in axes.containers], permuted[1].counts)
+    axes = draw_counts("title", [permuted.analysis]).axes[0]
+    np.testing.assert_array_equal([c.lines[0].get_ydata() for c in axes.containers], permuted.analysis.counts)
 
 
 def test_curves_are_means_over_seeds(stored):
@@ -320,6 +397,32 @@ def test_curves_are_means_over_seeds(stored):
     last = 50 * sum(result["average_accuracy"] for result in results)
     assert average.lines[0].get_ydata()[-1] == pytest.approx(last)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["without (2)", "with (1)"]
+
+
+def test_a_figure_of_several_configurations_has_a_line_for_each(stored, tmp_path):
+    accuracy_figure([stored.first.result, stored.second.result], tmp_path / "one.svg")
+    both = draw_accuracy([stored.first.result, stored.second.result])
+    assert both.axes[1].get_title() == "average over tasks seen, 2 seeds"
+    result = stored.second.result
+    other = {**result, "config": {**result["config"], "learner": {**result["config"]["learner"], "epochs": 99}}}
+    accuracy_figure([stored.first.result, other], tmp_path / "two.svg")
+    texts = (tmp_path / "two.svg").read_text()
+    assert "<!-- vcl, epochs=10 (1) -->" in texts
+    assert "<!-- vcl, epochs=99 (1) -->" in texts
+    with pytest.raises(VclError, match="different tasks"):
+        accuracy_figure([result, {**result, "task_names": ["a", "b", "c"]}], tmp_path / "three.svg")
+
+
+def test_configurations_are_told_apart_in_titles_by_what_differs(stored, split):
+    names = ("first", "second", "coreset")
+    folders = [getattr(stored, name) for name in names]
+    drawn = dict(gallery.draw(folders, lambda folder: split.analysis, lambda message: None))
+    titles = [drawn[f"output-weights-{folder.name}"].get_suptitle().strip() for folder in folders]
+    expected = ["no coreset, seed 0", "no coreset, seed 1", "coreset=10, seed 0"]
+    assert titles == [f"Output weights: split-digits, vcl, {end}" for end in expected]
+    assert drawn["counts-coreset"].get_suptitle() == "Number of active units: split-digits, vcl, coreset=10"
+    legends = [text.get_text() for text in drawn["accuracy-split-digits-num-tasks-3"].legends[0].get_texts()]
+    assert legends == ["vcl, no coreset (2)", "vcl, coreset=10 (1)"]
 
 
 def test_many_tasks_have_some_panels():
@@ -339,27 +442,9 @@ def test_seeds_go_together_and_coresets_apart(stored):
     together = groups.configurations(folders)
     assert together == [[stored.first, stored.second], [stored.coreset], [stored.point], [stored.permuted]]
     assert groups.streams(folders) == [folders[:4], [stored.permuted]]
-    told = groups.labels([configuration[0].record for configuration in together[:2]])
+    told = labels([configuration[0].record for configuration in together[:2]], over_seeds=True)
     assert told == ["vcl, no coreset", "vcl, coreset=10"]
-    assert groups.labels([stored.point.record]) == ["finetune"]
-
-
-def record(method: str = "vcl", recipe: str = "fast", **settings) -> dict:
-    return {"method": method, "config": {"recipe": recipe, "threads": 1, "learner": settings}}
-
-
-def test_labels_tell_what_differs_and_no_more():
-    assert groups.labels([record(coreset=0, rate=1), record(coreset=200, rate=1)]) == [
-        "vcl, no coreset",
-        "vcl, coreset=200",
-    ]
-    # Recipes differ in many settings: their names say it all, but for the coreset.
-    mixed = [record(coreset=0, rate=1), record(recipe="paper", coreset=0, rate=2), record("ewc", rate=3)]
-    assert groups.labels(mixed) == ["vcl, fast", "vcl, paper", "ewc"]
-    assert groups.labels([record(coreset=0, rate=1), record(recipe="paper", coreset=40, rate=2)]) == [
-        "vcl, fast, no coreset",
-        "vcl, paper, coreset=40",
-    ]
+    assert labels([stored.point.record]) == ["finetune"]
 
 
 def test_the_same_run_twice_is_refused(stored, tmp_path):
@@ -405,8 +490,8 @@ def test_a_run_that_is_not_complete_has_figures_of_its_units_only(stored, tmp_pa
 
 
 def test_a_run_without_active_units_has_its_other_figures(stored, split, tmp_path):
-    (layer,) = split[1].layers
-    dead = replace(split[1], layers=(replace(layer, active=np.zeros_like(layer.active)),))
+    (layer,) = split.analysis.layers
+    dead = replace(split.analysis, layers=(replace(layer, active=np.zeros_like(layer.active)),))
     said = []
     names = [
         name

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from vcl.gaussian import Gaussian, isotropic, kl, log_prob, sample
+from vcl.posteriors.mean_field import Gaussian, isotropic, kl, log_prob, sample
 
 numbers = st.floats(-2, 2)
 

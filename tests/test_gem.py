@@ -11,15 +11,17 @@ from conftest import blobs, make_stream
 from scipy.optimize import nnls
 
 from vcl.core import Examples, Task
-from vcl.methods.episodic import Episode, EpisodicState
+from vcl.methods.base.episodic import Episode, EpisodicState
+from vcl.methods.base.point import negative_log_likelihood
 from vcl.methods.finetune import Finetune
-from vcl.methods.gem import GEM, memory_gradients, project
-from vcl.methods.point import negative_log_likelihood
-from vcl.networks import cross_entropy, logits, select_head
+from vcl.methods.gem import GEM, project
+from vcl.methods.variants.gem_sampled import GEMSampled
+from vcl.nets import cross_entropy, logits, select_head
 from vcl.training import Batch, Fitter, to_device
 
 KEY = jax.random.key(0)
-SMALL = GEM(hidden=(8,), epochs=4, batch_size=16, memory=20)
+SETTINGS = {"hidden": (8,), "epochs": 4, "batch_size": 16, "memory": 20}
+SMALL = GEM(**SETTINGS)
 
 
 def rows_of(kind: str, rng: np.random.Generator) -> np.ndarray:
@@ -125,7 +127,7 @@ def test_each_memory_has_the_gradient_of_its_own_head_and_none_where_nothing_is_
     past = dataclasses.replace(
         past, others=dataclasses.replace(past.others, filled=jnp.array([20, 13, 0], jnp.int32))
     )
-    found = memory_gradients(KEY, state.network, past, 0)
+    found = SMALL.memory_gradients(KEY, state.network, past)
     for task, filled in ((0, 20), (1, 13)):
         x, y = (a[task, :filled] for a in (past.others.inputs, past.others.labels))
         own = jax.grad(lambda net, x=x, y=y: jnp.mean(cross_entropy(logits(net, x), y)))(
@@ -141,11 +143,32 @@ def test_a_reference_is_drawn_from_what_is_kept(stream):
     state = observe(SMALL, stream, stages=2)
     past = episode(SMALL, state, Task(2, 2))
     one = dataclasses.replace(past, others=dataclasses.replace(past.others, filled=jnp.array([1, 1, 0], jnp.int32)))
-    whole, drawn = (memory_gradients(KEY, state.network, one, reference) for reference in (0, 5))
+    learners = (SMALL, GEMSampled(**SETTINGS, reference=5))
+    whole, drawn = (learner.memory_gradients(KEY, state.network, one) for learner in learners)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(drawn), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
-    whole, drawn = (memory_gradients(KEY, state.network, past, reference) for reference in (0, 5))
+    whole, drawn = (learner.memory_gradients(KEY, state.network, past) for learner in learners)
     assert not np.allclose(whole.body[0].weight, drawn.body[0].weight)
+    assert not any(np.any(np.asarray(a[2])) for a in jax.tree.leaves(drawn))
+
+
+def test_the_mean_over_samples_is_the_gradient_on_the_whole_memory(stream):
+    state = observe(SMALL, stream, stages=2)
+    past = episode(SMALL, state, Task(2, 2))
+    sampled = GEMSampled(**SETTINGS, reference=20)
+    keys = jax.random.split(KEY, 500)
+    many = jax.vmap(lambda key: sampled.memory_gradients(key, state.network, past).head.bias[1])(keys)
+    whole = SMALL.memory_gradients(KEY, state.network, past).head.bias[1]
+    error = np.asarray(many.std(axis=0)) / np.sqrt(500)
+    assert (np.abs(np.asarray(many.mean(axis=0) - whole)) <= 4 * error + 1e-7).all()
+
+
+def test_the_variant_with_whole_memories_is_the_published_method_and_otherwise_it_is_not():
+    stream = make_stream(shared_head=True)
+    learners = (SMALL, GEMSampled(**SETTINGS, reference=0), GEMSampled(**SETTINGS, reference=3))
+    published, neutral, sampled = (jax.tree.leaves(observe(learner, stream, stages=3)) for learner in learners)
+    assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(published, neutral, strict=True))
+    assert not all(np.allclose(a, b, atol=1e-4) for a, b in zip(published, sampled, strict=True))
 
 
 def test_the_task_that_is_learnt_does_not_constrain_itself(stream):
@@ -160,7 +183,7 @@ def test_the_memory_keeps_copies_of_examples_until_it_is_full(stream):
         seen.append(int(data.size))
         return params
 
-    x, y = stream.train(0)
+    x, y, _ = stream.train(0)
     state = SMALL.init(KEY, stream.spec)
     for part in (slice(0, 9), slice(9, 40), slice(40, 60)):
         state = SMALL.observe(KEY, state, Task(0, 0), to_device(Examples(x[part], y[part]), 60), fit)

@@ -16,7 +16,7 @@ from vcl.benchmarks import StreamOptions, build
 from vcl.core import Stream, StreamSpec
 from vcl.methods.finetune import Finetune
 from vcl.methods.generative_replay import GenerativeReplay, GenerativeReplayState
-from vcl.networks import MLP, Dense, distillation, logits_by_head
+from vcl.nets import Affine, Weights, distillation, from_layers, logits_by_head
 from vcl.training import Batch, Fitter, classes_in, to_device
 from vcl.vae import LEAST_NOISE, Decoder, generate, negative_elbo, negative_log_likelihood, random_decoder
 
@@ -27,8 +27,8 @@ LEARNER = GenerativeReplay(**SMALL, generator_hidden=(9,), latent=4)
 
 def linear_decoder(noise: float | None, latent: int = 2, d: int = 3) -> Decoder:
     rng = np.random.default_rng(1)
-    layer = Dense(jnp.asarray(rng.normal(size=(latent, d))), jnp.asarray(rng.normal(size=d)))
-    return Decoder(MLP((), layer), None if noise is None else jnp.full(d, np.log(noise - LEAST_NOISE)))
+    layer = Affine(jnp.asarray(rng.normal(size=(latent, d))), jnp.asarray(rng.normal(size=d)))
+    return Decoder(from_layers([layer]), None if noise is None else jnp.full(d, np.log(noise - LEAST_NOISE)))
 
 
 def observe(learner, stream: Stream, stages: int):
@@ -82,7 +82,7 @@ def test_the_elbo_is_the_evidence_when_the_code_is_the_posterior(float64):
     rng = np.random.default_rng(3)
     weight, bias, x, variance = rng.normal(size=(1, 3)), rng.normal(size=3), rng.normal(size=3), 0.5
     decoder = Decoder(
-        MLP((), Dense(jnp.asarray(weight), jnp.asarray(bias))), jnp.full(3, np.log(variance - LEAST_NOISE))
+        from_layers([Affine(jnp.asarray(weight), jnp.asarray(bias))]), jnp.full(3, np.log(variance - LEAST_NOISE))
     )
     posterior_variance = 1 / (1 + np.sum(weight**2) / variance)
     mean = posterior_variance * weight @ (x - bias) / variance
@@ -153,7 +153,7 @@ def test_replay_and_its_labels_come_from_the_frozen_past(stream):
     first, state = observe(LEARNER, stream, 1)
     batch = first_batch(stream, 1)
 
-    def gradient(network: MLP, past: GenerativeReplayState = state) -> Float[Array, "heads f c"]:
+    def gradient(network: Weights, past: GenerativeReplayState = state) -> Float[Array, "heads f c"]:
         """Of the solver's heads."""
         params = (network, state.encoder, state.decoder)
         return jax.grad(LEARNER.loss, argnums=1)(KEY, params, (past, jnp.int32(1)), batch)[0].head.weight

@@ -12,11 +12,22 @@ from vcl import memory
 from vcl.benchmarks.streams import from_arrays, online
 from vcl.errors import VclError
 from vcl.methods.icarl import Distillation, ICaRL, Prototypes, choose_exemplars, targets
-from vcl.networks import Dense, logits_by_head, random
+from vcl.methods.variants.icarl_labels import ICaRLLabels
+from vcl.nets import MLP, Affine, from_layers, logits_by_head, random
 from vcl.training import Batch, Data, Fitter, to_device
 
 KEY = jax.random.key(0)
-LEARNER = ICaRL(hidden=(8,), epochs=2, batch_size=16, exemplars=20, sharpness=3.0)
+SETTINGS = {"hidden": (8,), "epochs": 2, "batch_size": 16, "exemplars": 20, "sharpness": 3.0}
+NEUTRAL = {"emphasis": 1.0, "distillation": 1.0, "init_scale": 1.0}
+LEARNER = ICaRL(**SETTINGS)
+VARIANT = ICaRLLabels(**SETTINGS, **NEUTRAL)
+
+
+def batch_of(tasks, labels, inputs=None, mask=None) -> Batch:
+    n = len(labels)
+    inputs = jnp.zeros((n, 6)) if inputs is None else inputs
+    mask = jnp.ones(n, bool) if mask is None else mask
+    return Batch(inputs, jnp.array(labels), mask, jnp.int32(n), jnp.array(tasks))
 
 
 def observe(learner, stream):
@@ -68,10 +79,10 @@ def test_the_mean_of_herded_rows_is_nearer_than_that_of_random_ones():
 
 
 def rows_of(state, pair):
-    """The exemplars of a pair, in herding order."""
+    """The exemplars of a class in a task, in herding order; of two classes, pair = 2 · task + class."""
     exemplars = state.exemplars
     size = int(exemplars.size)
-    mine = np.flatnonzero(np.asarray(exemplars.pairs[:size]) == pair)
+    mine = np.flatnonzero(np.asarray(2 * exemplars.tasks + exemplars.labels)[:size] == pair)
     places = np.asarray(exemplars.places)[mine]
     np.testing.assert_array_equal(np.sort(places), np.arange(len(mine)))
     return np.asarray(exemplars.inputs)[mine[np.argsort(places)]]
@@ -95,20 +106,21 @@ def test_the_budget_is_shared_evenly_and_shrinking_keeps_the_first(shared_head):
 
 
 def test_a_class_with_few_examples_keeps_what_there_is():
-    body = random(KEY, (4,), make_stream().spec).body
+    network = random(KEY, MLP((4,)), make_stream().spec)
     inputs = jax.random.normal(KEY, (12, 6))
     labels = jnp.array([0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0])
-    mixed = Data(inputs, labels, jnp.int32(10))
-    kept = choose_exemplars(body, jnp.int32(0), 2, mixed, jnp.zeros(12, jnp.int32), 8)
+    mixed = Data(inputs, labels, jnp.int32(10), jnp.zeros(12, jnp.int32))
+    kept = choose_exemplars(network, jnp.int32(0), 2, 1, mixed, jnp.zeros(12, jnp.int32), 8)
     assert int(kept.size) == 6
-    np.testing.assert_array_equal(np.bincount(kept.pairs[:6]), [2, 4])
+    np.testing.assert_array_equal(np.bincount(kept.labels[:6]), [2, 4])
 
 
 def test_a_task_that_arrives_bit_by_bit_stays_within_the_budget():
     stream = online(make_stream(shared_head=True), 12, seed=0)
     states = observe(LEARNER, stream)
     assert all(int(state.exemplars.size) <= 20 for state in states)
-    assert {*np.asarray(states[-1].exemplars.pairs[: int(states[-1].exemplars.size)])} == set(range(6))
+    kept = states[-1].exemplars
+    assert {*np.asarray(2 * kept.tasks + kept.labels)[: int(kept.size)]} == set(range(6))
     params = LEARNER.readout(KEY, states[-1], stream.spec.task(0), Fitter())
     assert bool(params.known.all())
 
@@ -119,32 +131,41 @@ def test_too_small_a_budget_is_refused():
 
 
 def test_targets_are_old_outputs_for_old_classes_and_labels_for_new_ones():
-    before = random(KEY, (4,), make_stream().spec)
+    before = random(KEY, MLP((4,)), make_stream().spec)
     outputs = jax.random.normal(KEY, (2, 1, 4))
     said = jax.nn.sigmoid(outputs)
     old, new = jnp.array([[True, True, False, False]]), jnp.array([[False, False, True, True]])
     heads = jnp.zeros(2, jnp.int32)
-    pairs = jnp.array([1, 4 + 2])  # an exemplar of class 1 of task 0, an example of class 2 of task 1
-    z = targets(Distillation(before, old, new, heads, jnp.int32(1)), outputs, pairs)
+    # An exemplar of class 1 of task 0, an example of class 2 of task 1.
+    z = targets(Distillation(before, old, new, heads, jnp.int32(1)), outputs, batch_of([0, 1], [1, 2]))
     np.testing.assert_allclose(z[:, :, :2], said[:, :, :2])
     np.testing.assert_allclose(z[:, 0, 2:], [[0, 0], [1, 0]])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25])
-def test_old_outputs_have_only_their_share_in_the_targets_of_old_classes(share):
-    before = random(KEY, (4,), make_stream().spec)
-    outputs = jax.random.normal(KEY, (2, 1, 4))
-    old, new = jnp.array([[True, True, False, False]]), jnp.array([[False, False, True, True]])
-    pairs = jnp.array([1, 4 + 2])
-    z = targets(Distillation(before, old, new, jnp.zeros(2, jnp.int32), jnp.int32(1)), outputs, pairs, share)
-    said = np.asarray(jax.nn.sigmoid(outputs))[:, 0, :2]
-    np.testing.assert_allclose(z[:, 0, :2], share * said + (1 - share) * np.array([[0, 1], [0, 0]]), rtol=1e-6)
-    np.testing.assert_allclose(z[:, 0, 2:], [[0, 0], [1, 0]])
+def test_in_the_variant_old_outputs_have_only_their_share_in_the_targets_of_old_classes(share):
+    """By the gradient of the loss: sigmoid(outputs) - targets."""
+    spec = make_stream().spec
+    previous = random(jax.random.key(1), MLP((4,)), spec)
+    old, new = jnp.array([[True, False]] * 3), jnp.array([[False, True]] * 3)
+    before = Distillation(previous, old, new, jnp.zeros(3, jnp.int32), jnp.int32(1))
+    batch = batch_of([0, 1], [0, 1], jax.random.normal(KEY, (2, 6)))
+    network = random(KEY, MLP((4,)), spec)
+    learner = replace(VARIANT, distillation=share)
+    found = jax.grad(lambda bias: learner.loss(KEY, with_head_bias(network, bias), before, batch))(network.head.bias)
+    said, now = (np.asarray(jax.nn.sigmoid(logits_by_head(net, batch.inputs))) for net in (previous, network))
+    labels = np.array([[1, 0], [0, 1]])
+    wanted = np.stack([share * said[:, 0, 0] + (1 - share) * labels[:, 0], labels[:, 1]], axis=1)
+    np.testing.assert_allclose(found[0], np.mean(now[:, 0] - wanted, axis=0), rtol=1e-4, atol=1e-6)
+
+
+def with_head_bias(network, bias):
+    return network.with_layers([*network.body, Affine(network.head.weight, bias)])
 
 
 def test_the_first_weights_have_their_scale():
     spec = make_stream().spec
-    usual, small = (replace(LEARNER, init_scale=scale).init(KEY, spec).network for scale in (1.0, 0.1))
+    usual, small = (replace(VARIANT, init_scale=scale).init(KEY, spec).network for scale in (1.0, 0.1))
     for a, b in zip(jax.tree.leaves(usual), jax.tree.leaves(small), strict=True):
         np.testing.assert_allclose(b, 0.1 * np.asarray(a), rtol=1e-6)
 
@@ -152,42 +173,51 @@ def test_the_first_weights_have_their_scale():
 @pytest.mark.parametrize("settings", [{"distillation": 1.5}, {"distillation": -0.1}, {"init_scale": 0.0}])
 def test_settings_without_meaning_are_refused(settings):
     with pytest.raises(VclError, match=next(iter(settings)).replace("_", "-")):
-        ICaRL(**settings)
+        ICaRLLabels(**settings)
 
 
 def test_targets_of_classes_that_come_again_are_labels_for_the_task_and_old_outputs_for_exemplars():
-    before = random(KEY, (4,), make_stream().spec)
+    before = random(KEY, MLP((4,)), make_stream().spec)
     outputs = jax.random.normal(KEY, (2, 1, 2))
     every = jnp.ones((1, 2), bool)
-    z = targets(
-        Distillation(before, every, every, jnp.zeros(2, jnp.int32), jnp.int32(1)), outputs, jnp.array([1, 2 + 1])
-    )
+    previous = Distillation(before, every, every, jnp.zeros(2, jnp.int32), jnp.int32(1))
+    z = targets(previous, outputs, batch_of([0, 1], [1, 1]))
     np.testing.assert_allclose(z[0], jax.nn.sigmoid(outputs[0]))
     np.testing.assert_allclose(z[1], [[0, 1]])
 
 
 def test_targets_with_a_head_for_each_task():
-    before = random(KEY, (4,), make_stream().spec)
+    before = random(KEY, MLP((4,)), make_stream().spec)
     outputs = jax.random.normal(KEY, (2, 3, 2))
     said = jax.nn.sigmoid(outputs)
     old, new = jnp.zeros((3, 2), bool).at[0].set(True), jnp.zeros((3, 2), bool).at[1].set(True)
-    z = targets(Distillation(before, old, new, jnp.arange(3), jnp.int32(1)), outputs, jnp.array([0, 2 + 1]))
+    z = targets(Distillation(before, old, new, jnp.arange(3), jnp.int32(1)), outputs, batch_of([0, 1], [0, 1]))
     np.testing.assert_allclose(z[:, 0], said[:, 0])
     np.testing.assert_allclose(z[:, 1], [[0, 0], [0, 1]])
 
 
 def test_the_loss_is_the_binary_cross_entropy_in_which_exemplars_have_their_emphasis():
     spec = make_stream().spec
-    network, previous = random(KEY, (4,), spec), random(jax.random.key(1), (4,), spec)
+    network, previous = random(KEY, MLP((4,)), spec), random(jax.random.key(1), MLP((4,)), spec)
     old, new = jnp.zeros((3, 2), bool).at[0].set(True), jnp.zeros((3, 2), bool).at[1].set(True)
     before = Distillation(previous, old, new, jnp.arange(3), jnp.int32(1))
-    inputs, pairs = jax.random.normal(KEY, (3, 6)), jnp.array([0, 3, 1])
-    batch = Batch(inputs, pairs, jnp.array([True, True, False]), jnp.int32(2))
+    inputs = jax.random.normal(KEY, (3, 6))
+    batch = batch_of([0, 1, 0], [0, 1, 1], inputs, jnp.array([True, True, False]))
     g = jax.nn.sigmoid(logits_by_head(network, inputs))[:2, :2]
-    z = targets(before, logits_by_head(previous, inputs), pairs, 0.5)[:2, :2]
+    z = targets(before, logits_by_head(previous, inputs), batch)[:2, :2]
     entropies = -np.sum(z * np.log(g) + (1 - z) * np.log(1 - g), axis=(1, 2))
-    loss = replace(LEARNER, emphasis=5.0, distillation=0.5).loss(KEY, network, before, batch)
+    np.testing.assert_allclose(LEARNER.loss(KEY, network, before, batch), np.mean(entropies), rtol=1e-5)
+    loss = replace(VARIANT, emphasis=5.0).loss(KEY, network, before, batch)
     np.testing.assert_allclose(loss, (5.0 * entropies[0] + entropies[1]) / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("departure", [{"emphasis": 5.0}, {"distillation": 0.1}, {"init_scale": 0.1}])
+def test_the_variant_with_neutral_settings_is_the_published_method_and_otherwise_it_is_not(departure):
+    stream = make_stream()
+    learners = (LEARNER, VARIANT, replace(VARIANT, **departure))
+    published, neutral, other = (jax.tree.leaves(observe(learner, stream)[2].network) for learner in learners)
+    assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(published, neutral, strict=True))
+    assert not all(np.allclose(a, b, atol=1e-4) for a, b in zip(published, other, strict=True))
 
 
 def test_outputs_of_classes_not_yet_seen_stay_untouched():
@@ -203,7 +233,8 @@ def test_prediction_is_by_the_nearest_mean():
     means /= np.linalg.norm(means, axis=-1, keepdims=True)
     known = np.array([[True, True, False, False], [True, False, True, False]])
     arrays = [jnp.asarray(a, jnp.float32) for a in (weight, np.full(5, 3.0), means, inputs)]
-    log_probs = LEARNER.predict(KEY, Prototypes((Dense(*arrays[:2]),), arrays[2], jnp.asarray(known)), arrays[3])[0]
+    network = from_layers([Affine(*arrays[:2]), Affine(jnp.zeros((5, 4)), jnp.zeros(4))])
+    log_probs = LEARNER.predict(KEY, Prototypes(network, arrays[2], jnp.asarray(known)), arrays[3])[0]
     points = np.maximum(inputs @ weight + 3.0, 0)
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     squared = ((points[:, None, None] - means) ** 2).sum(-1)

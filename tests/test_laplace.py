@@ -7,7 +7,7 @@ from conftest import make_stream
 from vcl.curvature import Kronecker, diagonal_fisher, kronecker_factors
 from vcl.errors import VclError
 from vcl.methods.laplace import Laplace, curved_norm, merge, num_filled
-from vcl.networks import MLP, Dense, select_head
+from vcl.nets import Affine, from_layers, select_head
 from vcl.training import Batch, Data, Fitter, to_device
 
 KEY = jax.random.key(0)
@@ -57,9 +57,9 @@ def explicit(change, curvature):
 def test_the_norm_is_that_of_the_dense_precision_and_so_is_its_gradient():
     rng = np.random.default_rng(0)
     first, second = (
-        Dense(jnp.asarray(rng.normal(size=(i, o))), jnp.asarray(rng.normal(size=o))) for i, o in [(4, 3), (3, 2)]
+        Affine(jnp.asarray(rng.normal(size=(i, o))), jnp.asarray(rng.normal(size=o))) for i, o in [(4, 3), (3, 2)]
     )
-    change = MLP((first,), second)
+    change = from_layers([first, second])
     curvature = (draw_pairs(rng, 3, 5, 3), draw_pairs(rng, 3, 4, 2))
     dense = sum(
         np.reshape(rows(layer), -1) @ np.kron(a, g) @ np.reshape(rows(layer), -1)
@@ -117,10 +117,10 @@ def test_a_merged_pair_has_the_trace_of_the_sum_and_is_exact_for_equal_pairs():
 
 def test_weights_are_free_to_change_where_no_input_went_unlike_with_a_diagonal():
     """Inputs along (1, 1): the change (1, -1) of two weights together leaves every answer as it was."""
-    network = MLP((), Dense(jnp.array([[1.0, -1.0], [0.5, 0.3]]), jnp.zeros(2)))
+    network = from_layers([Affine(jnp.array([[1.0, -1.0], [0.5, 0.3]]), jnp.zeros(2))])
     along = jnp.linspace(-1.0, 1.0, 10)[:, None] * jnp.ones((1, 2))
     data = Data(along, jnp.zeros(10, jnp.int32), jnp.int32(10))
-    change = MLP((), Dense(jnp.array([[1.0, 0.5], [-1.0, -0.5]]), jnp.zeros(2)))
+    change = from_layers([Affine(jnp.array([[1.0, 0.5], [-1.0, -0.5]]), jnp.zeros(2))])
     pairs = jax.tree.map(lambda a: a[None], kronecker_factors(KEY, network, data))
     assert abs(curved_norm(change, pairs)) < 1e-6
     assert curved_norm(change, diagonal_fisher(KEY, network, data)) > 0.1

@@ -11,12 +11,13 @@ import pytest
 from conftest import make_stream
 
 from vcl.benchmarks import StreamOptions, build
+from vcl.benchmarks.streams import joint
 from vcl.core import Learner
 from vcl.errors import VclError
-from vcl.experiment import Interrupted, learn
 from vcl.methods import METHODS
 from vcl.runs import configure, run
-from vcl.store import RunFolder
+from vcl.runs.fold import Interrupted, learn
+from vcl.runs.folder import RunFolder
 from vcl.training import Fitter, run_epochs, to_device
 
 KEY = jax.random.key(0)
@@ -24,24 +25,30 @@ SMALL = {"hidden": (8, 7), "epochs": 3, "batch_size": 16}
 SETTINGS: dict[str, dict] = {
     "generative-replay": {"generator_hidden": (9,), "latent": 4},
     "icarl": {"exemplars": 30},
+    "icarl-labels": {"exemplars": 30},
     "feedback-replay": {"decoder_hidden": (9,), "latent": 4},
     "gem": {"memory": 20, "optimizer": "adam", "learning_rate": 0.01},
+    "gem-sampled": {"memory": 20, "reference": 8, "optimizer": "adam", "learning_rate": 0.01},
     "agem": {"memory": 20, "reference": 16, "optimizer": "adam", "learning_rate": 0.01},
     "ucb": {"learning_rate": 0.01},
+    "ucb-cubed": {"optimizer": "adam", "learning_rate": 0.01, "spread_rate": 0.001},
 }
 """Settings that make a method small, beyond SMALL."""
 OFF: dict[str, dict] = {
     "ewc": {"strength": 0.0},
+    "ewc-online": {"strength": 0.0},
     "laplace": {"strength": 0.0},
     "si": {"strength": 0.0},
     "rwalk": {"strength": 0.0},
     "gem": {"memory": 0, "learning_rate": 0.001},
+    "gem-sampled": {"memory": 0, "learning_rate": 0.001},
     "agem": {"memory": 0, "learning_rate": 0.001},
 }
 """Settings under which a method is fine-tuning."""
 UNDEFINED: dict[str, set[str]] = {
     "progressive": {"class"},
     "clnp": {"class"},
+    "clnp-recovery": {"class"},
     "separate": {"class"},
     "separate-vcl": {"class"},
 }
@@ -55,10 +62,11 @@ def small(method: str, **settings) -> Learner:
 
 def observe(learner, stream, stages=None):
     """The states before and after each of the first stages."""
+    stream = joint(stream) if learner.joint else stream
     states = [learner.init(KEY, stream.spec)]
     for stage in range(len(stream.stages) if stages is None else stages):
         data = to_device(stream.train(stage), stream.spec.capacity)
-        task = stream.spec.task(stream.stages[stage])
+        task = stream.task(stage)
         states.append(learner.observe(jax.random.fold_in(KEY, stage), states[-1], task, data, Fitter()))
     return states
 
@@ -90,7 +98,7 @@ def test_there_are_settings_for_every_family_and_they_are_frozen(method):
     for family in ("split", "permuted"):
         learner = METHODS[method](**METHODS[method].recipes["fast"][family])
         assert hash(learner) == hash(dataclasses.replace(learner))
-    assert (METHODS[method].__doc__ or "").endswith(".")
+    assert (METHODS[method].__doc__ or "").splitlines()[0].endswith(".")
 
 
 @each_method
@@ -155,7 +163,7 @@ def test_it_resumes_to_the_bit_wherever_it_was_interrupted(method, tmp_path):
 
 
 @each_method
-def test_the_footprint_is_told(method):
+def test_the_footprint_counts_parameters_and_examples(method):
     footprint = small(method).footprint(learnt(method)[-1])
     plain = 6 * 8 + 8 + 8 * 7 + 7 + 3 * (7 * 2 + 2)
     assert footprint.parameters >= plain

@@ -5,15 +5,15 @@ import pytest
 from jax.test_util import check_grads
 
 from vcl.core import StreamSpec
-from vcl.gaussian import Gaussian
-from vcl.networks import MLP, logits, logits_local, logits_weight_sampled, pixels, replace_head, select_head, zeros
+from vcl.nets import MLP, Weights, logits, pixels, replace_head, select_head, zeros
+from vcl.posteriors.mean_field import Gaussian, logits_local, logits_weight_sampled
 
 SPEC = StreamSpec((5,), "float32", 3, (0, 1), 10)
 
 
 def random_q(hidden: tuple[int, ...], seed: int = 0) -> Gaussian:
     """Means of size one and standard deviations around 0.4, so that the noise matters."""
-    like = select_head(zeros(hidden, SPEC), 0)
+    like = select_head(zeros(MLP(hidden), SPEC), 0)
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(jax.random.key(seed), 2 * len(leaves))
     draw = [jax.random.normal(k, a.shape) for k, a in zip(keys, leaves + leaves, strict=True)]
@@ -72,10 +72,10 @@ def test_gradients_are_those_of_finite_differences(estimator):
 
 
 def test_heads_are_selected_and_put_back():
-    net = zeros((4,), SPEC)
+    net = zeros(MLP((4,)), SPEC)
     new = jax.tree.map(lambda a: a + 1.0, select_head(net, 1))
     changed = replace_head(net, 1, new)
-    assert isinstance(changed, MLP)
+    assert isinstance(changed, Weights)
     np.testing.assert_array_equal(changed.head.weight[0], 0.0)
     np.testing.assert_array_equal(changed.head.weight[1], 1.0)
     np.testing.assert_array_equal(changed.body[0].weight, 1.0)

@@ -9,7 +9,7 @@ from conftest import make_stream
 from vcl.curvature import diagonal_fisher
 from vcl.errors import VclError
 from vcl.methods.progress_compress import ProgressCompress, active_logits, beside, kl_of_classes
-from vcl.networks import MLP, logits, random, random_like, select_head
+from vcl.nets import Weights, logits, random, random_like, select_head
 from vcl.training import Batch, Fitter, to_device
 
 KEY = jax.random.key(3)
@@ -34,7 +34,7 @@ def perturbed(key, tree, scale=0.1):
 
 def networks():
     """A base, and an active column beside it."""
-    base = perturbed(KEY, select_head(random(KEY, LEARNER.hidden, STREAM.spec), 0))
+    base = perturbed(KEY, select_head(random(KEY, LEARNER.architecture, STREAM.spec), 0))
     return base, perturbed(KEY, random_like(jax.random.fold_in(KEY, 1), beside(base)))
 
 
@@ -47,7 +47,7 @@ def equal(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
 
 
-def numpy_active(active: MLP, base: MLP, x):
+def numpy_active(active: Weights, base: Weights, x):
     """h_i = relu(W h_{i-1} + U h^base_{i-1} + b), with W and U apart."""
     relu = lambda a: np.maximum(a, 0.0)  # noqa: E731
     h, known = x, x
@@ -84,7 +84,7 @@ def test_the_compress_loss_is_the_divergence_and_the_penalty():
     base, active = networks()
     network = perturbed(jax.random.key(5), base)
     precision = jax.tree.map(jnp.abs, perturbed(jax.random.key(6), base))
-    x, labels = (jnp.asarray(a[:9]) for a in STREAM.train(0))
+    x, labels = (jnp.asarray(a[:9]) for a in STREAM.train(0)[:2])
     batch = Batch(x, labels.astype(jnp.int32), jnp.arange(9) < 6, jnp.int32(60))
     p, q = softmax(numpy_active(active, base, np.asarray(x))), softmax(np.asarray(logits(network, x)))
     divergence = (p * np.log(p / q)).sum(1)[:6].mean()

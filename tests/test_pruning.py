@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import small_runs
 from test_cli import refused, vcl  # noqa: F401
-from test_units import KEY, planted, questions, random_posterior
+from test_units import KEY, planted, probes, random_posterior
 
 from vcl import runs
 from vcl.analysis import analyse, prune, widen
 from vcl.analysis.pruning import restricted, widened
 from vcl.analysis.units import predictive, widths, without
 from vcl.errors import VclError
-from vcl.gaussian import Gaussian
 from vcl.methods.vcl import completed
-from vcl.networks import logits, select_head
-from vcl.store import RunFolder
+from vcl.nets import logits, select_head
+from vcl.posteriors.mean_field import Gaussian
+from vcl.runs.folder import RunFolder
 
 BOTH = np.ones(2, bool)
 
@@ -57,7 +57,7 @@ def test_a_restricted_network_is_the_whole_one_without_the_units(hidden):
     q = sharp(random_posterior(hidden))
     small = restricted(q, keep)
     assert widths(small) == tuple(int(mask.sum()) for mask in keep)
-    for head, x in questions():
+    for head, x in probes():
         np.testing.assert_allclose(
             predictive(KEY, select_head(small, head), x),
             predictive(KEY, select_head(without(q, keep), head), x),
@@ -70,7 +70,7 @@ def test_a_widened_network_predicts_the_same(old, new):
     q = random_posterior(old)
     wide = widened(q, new, BOTH, 1.0)
     assert widths(wide) == new
-    for head, x in questions():
+    for head, x in probes():
         # Neither the means of the outputs nor anything drawn can feel weights without mean and variance.
         x_on_device = jnp.asarray(x)
         means = [logits(select_head(network.mean, head), x_on_device) for network in (q, wide)]
@@ -188,7 +188,7 @@ def test_the_command_shows_what_was_gained(vcl, digits, tmp_path):  # noqa: F811
     assert len(told["total_variation"]) == 3
     plain = vcl("prune", digits.path, "--out", tmp_path / "again")
     assert plain.code == 0
-    for words in ("parameters", "times less", "accuracy on task 3", "are gone"):
+    for words in ("parameters", "times less", "accuracy on task 3", "of the parameters removed"):
         assert words in plain.out
     shown = vcl("show", tmp_path / "small")
     assert shown.code == 0

@@ -12,13 +12,13 @@ from vcl.benchmarks import StreamOptions, build, joint, online
 from vcl.benchmarks.streams import from_arrays
 from vcl.core import Task
 from vcl.errors import VclError
-from vcl.experiment import learn
-from vcl.gaussian import Gaussian, isotropic, kl
 from vcl.methods import METHODS
 from vcl.methods.finetune import Finetune
 from vcl.methods.references import Joint, JointVCL, cross_entropy_in_head, slot_key
 from vcl.methods.vcl import VCL
-from vcl.networks import pixels, random
+from vcl.nets import MLP, pixels, random
+from vcl.posteriors.mean_field import Gaussian, isotropic, kl
+from vcl.runs.fold import learn
 from vcl.training import Batch, Fitter, to_device
 
 KEY = jax.random.key(3)
@@ -109,45 +109,45 @@ def test_the_joint_stream_brings_all_so_far(options, size):
     parts = [plain.train(s) for s in range(len(plain.stages))]
     heads = [plain.spec.heads[t] for t in plain.stages]
     for stage in range(len(parts)):
-        inputs, labels = stream.train(stage)
+        inputs, labels, groups = stream.train(stage)
         assert (inputs.dtype, labels.dtype) == (np.uint8, np.int32)
         np.testing.assert_array_equal(inputs, np.concatenate([p.inputs for p in parts[: stage + 1]]))
-        classes = plain.spec.num_classes
-        coded = [p.labels + head * classes for p, head in zip(parts[: stage + 1], heads, strict=False)]
-        np.testing.assert_array_equal(labels, np.concatenate(coded))
+        np.testing.assert_array_equal(labels, np.concatenate([p.labels for p in parts[: stage + 1]]))
+        whose = [np.full(len(p.labels), head) for p, head in zip(parts[: stage + 1], heads, strict=False)]
+        np.testing.assert_array_equal(groups, np.concatenate(whose))
         assert stream.ends_task(stage) == plain.ends_task(stage)
     assert stream.spec == dataclasses.replace(plain.spec, capacity=len(labels))
     np.testing.assert_array_equal(stream.test(1).inputs, plain.test(1).inputs)
 
 
-def coded_batch(heads: int, classes: int):
+def mixed_batch(heads: int, classes: int):
     rng = np.random.default_rng(0)
-    labels = jnp.asarray(rng.integers(0, heads * classes, 12), jnp.int32)
-    return Batch(jnp.asarray(rng.normal(size=(12, 6)), jnp.float32), labels, jnp.arange(12) < 9, jnp.int32(50))
+    labels, groups = (jnp.asarray(rng.integers(0, most, 12), jnp.int32) for most in (classes, heads))
+    inputs = jnp.asarray(rng.normal(size=(12, 6)), jnp.float32)
+    return Batch(inputs, labels, jnp.arange(12) < 9, jnp.int32(50), groups)
 
 
 def own_log_probs(network, batch):
     """log p(y | x) in numpy, in a loop over examples, each with its own head."""
     network = jax.tree.map(lambda a: np.asarray(a, np.float64), network)
     found = []
-    for x, label in zip(np.asarray(batch.inputs), np.asarray(batch.labels), strict=True):
+    for x, label, head in zip(*map(np.asarray, (batch.inputs, batch.labels, batch.groups)), strict=True):
         h = x
         for layer in network.body:
             h = np.maximum(h @ layer.weight + layer.bias, 0.0)
-        head, within = divmod(label, 2)
         outputs = h @ network.head.weight[head] + network.head.bias[head]
-        found.append(outputs[within] - np.log(np.exp(outputs).sum()))
+        found.append(outputs[label] - np.log(np.exp(outputs).sum()))
     return np.array(found)
 
 
 def test_the_cross_entropy_is_within_the_example_s_own_head():
-    network, batch = random(KEY, (8, 7), make_stream().spec), coded_batch(3, 2)
+    network, batch = random(KEY, MLP((8, 7)), make_stream().spec), mixed_batch(3, 2)
     expected = -own_log_probs(network, batch)[:9].mean()
     assert float(jax.jit(Joint(**SMALL).loss)(KEY, network, None, batch)) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_variational_bound_is_within_the_example_s_own_head():
-    network, batch = random(KEY, (8, 7), make_stream().spec), coded_batch(3, 2)
+    network, batch = random(KEY, MLP((8, 7)), make_stream().spec), mixed_batch(3, 2)
     # With hardly any variance the samples are the means.
     q, prior = (
         Gaussian(network, jax.tree.map(lambda a: jnp.full_like(a, -30.0), network)),
@@ -161,10 +161,11 @@ def test_the_variational_bound_is_within_the_example_s_own_head():
 
 def test_heads_that_are_not_the_example_s_own_do_not_matter():
     outputs = jnp.asarray(np.random.default_rng(1).normal(size=(4, 5, 3, 2)), jnp.float32)
-    labels = jnp.array([0, 3, 4, 2, 5])
+    labels, heads = jnp.array([0, 1, 0, 0, 1]), jnp.array([0, 1, 2, 1, 2])
+    batch = Batch(jnp.zeros((5, 6)), labels, jnp.ones(5, bool), jnp.int32(5), heads)
     other = outputs.at[:, 1, 0].set(9.0).at[:, 0, 1].set(-9.0)
-    assert np.array_equal(cross_entropy_in_head(outputs, labels), cross_entropy_in_head(other, labels))
-    assert cross_entropy_in_head(outputs, labels).shape == (4, 5)
+    assert np.array_equal(cross_entropy_in_head(outputs, batch), cross_entropy_in_head(other, batch))
+    assert cross_entropy_in_head(outputs, batch).shape == (4, 5)
 
 
 @pytest.mark.parametrize("method", ["joint", "joint-vcl"])
@@ -205,9 +206,9 @@ def test_joint_variational_inference_refuses_what_it_would_ignore(settings):
 
 
 def test_pixels_are_scaled_as_everywhere():
-    network = random(KEY, (8, 7), make_stream().spec)
+    network = random(KEY, MLP((8, 7)), make_stream().spec)
     bytes_in = jnp.asarray(np.random.default_rng(0).integers(0, 256, (4, 6)), jnp.uint8)
-    batch = Batch(bytes_in, jnp.array([0, 3, 4, 1]), jnp.ones(4, bool), jnp.int32(4))
+    batch = Batch(bytes_in, jnp.array([0, 1, 0, 1]), jnp.ones(4, bool), jnp.int32(4), jnp.array([0, 1, 2, 0]))
     scaled = dataclasses.replace(batch, inputs=pixels(bytes_in))
     loss = Joint(**SMALL).loss
     assert float(loss(KEY, network, None, batch)) == float(loss(KEY, network, None, scaled))

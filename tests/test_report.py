@@ -6,28 +6,34 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import small_runs
 from jax import numpy as jnp
 
 from vcl import cli
-from vcl.analysis import exciting_patterns, forward_use
+from vcl.analysis import Analysis, Layer, exciting_patterns, forward_use
+from vcl.analysis.units import Probe
+from vcl.core import StreamSpec
 from vcl.errors import VclError
-from vcl.gaussian import Gaussian
-from vcl.report.charts import line_chart, nice_ticks
-from vcl.report.explorer import columns, explorer_data, packed_means, packed_variances, rounded
-from vcl.report.html import BLUE, MOST_OPAQUE, ORANGE, Reported, embedded, names_of, render
-from vcl.store import RunFolder
+from vcl.nets import MLP, zeros
+from vcl.posteriors.mean_field import Gaussian, isotropic
+from vcl.report.images import Tile, mosaic
+from vcl.report.labels import labels
+from vcl.report.page.charts import line_chart, nice_ticks
+from vcl.report.page.explorer import MEASURES, explorer_data, packed_means, packed_variances, rounded
+from vcl.report.page.html import BLUE, MOST_OPAQUE, ORANGE, Reported, embedded, names_of, render
+from vcl.runs.folder import RunFolder
 
 HOSTILE = "</script><script>alert(1)</script><!-- & '\"><img src=x onerror=alert(2)>"
 
-STYLE = (files("vcl.report") / "report.css").read_text()
+STYLE = (files("vcl.report.page") / "report.css").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +49,67 @@ def split(split_folder) -> Reported:
 @pytest.fixture(scope="module")
 def permuted(tmp_path_factory) -> Reported:
     return small_runs.reported(small_runs.permuted(tmp_path_factory.mktemp("permuted")))
+
+
+def made_up(input_shape: tuple[int, ...], hidden: tuple[int, ...] = (6,), num_tasks: int = 2) -> Reported:
+    """A run on inputs of any shape, with weights and measures out of the air: no data, no training."""
+    rng = np.random.default_rng(0)
+    spec = StreamSpec(input_shape, "uint8", 2, tuple(range(num_tasks)), capacity=20)
+    prior = isotropic(zeros(MLP(hidden), spec), 0.0, 1.0)
+
+    def posterior() -> Gaussian:
+        def noise(leaf: jax.Array) -> jax.Array:
+            return jnp.asarray(rng.normal(0, 0.3, leaf.shape), leaf.dtype)
+
+        return Gaussian(jax.tree.map(noise, prior.mean), jax.tree.map(lambda v: v - 3 + noise(v), prior.log_var))
+
+    def layer(width: int) -> Layer:
+        active = np.arange(width) < width // 2 + np.arange(num_tasks)[:, None]
+        return Layer(*(rng.uniform(0, 1, active.shape) for _ in range(4)), active)
+
+    analysis = Analysis(
+        prior,
+        tuple(posterior() for _ in range(num_tasks)),
+        spec.heads,
+        tuple(map(layer, hidden)),
+        np.zeros(num_tasks),
+        tuple(Probe(head, rng.integers(0, 256, (10, spec.input_size)).astype(np.uint8)) for head in spec.heads),
+    )
+    names = [f"{2 * task}v{2 * task + 1}" for task in range(num_tasks)]
+    config = {"recipe": "fast", "stream": {}, "learner": {"hidden": list(hidden)}, "threads": 1}
+    record = {
+        "benchmark": "split-cifar10",
+        "method": "vcl",
+        "seed": 0,
+        "config": config,
+        "version": "0",
+        "versions": {},
+        "command": "vcl run",
+        "created": "today",
+        "spec": json.loads(json.dumps(asdict(spec))),
+        "task_names": names,
+        "stages": list(range(num_tasks)),
+    }
+    score = {
+        "accuracy": 0.75,
+        "log_likelihood": -0.5,
+        "calibration_error": 0.1,
+        "total_entropy": 0.3,
+        "aleatoric_entropy": 0.2,
+    }
+    result = {
+        **{key: record[key] for key in ("benchmark", "method", "seed", "config", "version", "task_names")},
+        "accuracy_matrix": [[0.75 if t <= after else None for t in range(num_tasks)] for after in range(num_tasks)],
+        "average_accuracy": 0.75,
+        "forgetting": 0.0,
+        "backward_transfer": 0.0,
+        "forward_transfer": None,
+        "scores": [[score] * num_tasks] * num_tasks,
+        "steps": 10,
+        "train_seconds": 1.0,
+        "run": "a-folder",
+    }
+    return Reported(record, result, analysis)
 
 
 class Page(HTMLParser):
@@ -102,7 +169,7 @@ def test_a_page_says_what_the_run_found(split):
 
 def test_several_runs_are_compared_and_each_has_its_explorer(split, permuted):
     page = Page(render([split, permuted]))
-    assert "2 runs" in page.texts
+    assert "2 runs of split-digits, permuted-digits" in page.texts
     assert " + ".join(map(str, permuted.inside.counts[:, -1])) in page.texts
     explorers = [attributes for tag, attributes in page.tags if attributes.get("class") == "explorer"]
     assert [e["data-units"] for e in explorers] == ["units-1", "units-2"]
@@ -114,15 +181,79 @@ def test_several_runs_are_compared_and_each_has_its_explorer(split, permuted):
     assert len(ids) == len(set(ids))
     titles = [text for text in page.texts if text.startswith("Active units in layer")]
     assert titles == ["Active units in layer 1", "Active units in layer 2"]
-    # In the links, as a heading, and in the legends of accuracy and of each layer.
-    assert page.texts.count(split.title) == 2 + 2
-    assert page.texts.count(permuted.title) == 2 + 3
+    # In the links, in the table, as a heading, and in the legends of accuracy and of each layer.
+    assert page.texts.count("split-digits, vcl") == 3 + 2
+    assert page.texts.count("permuted-digits, vcl") == 3 + 3
 
 
-def test_runs_of_the_same_kind_are_told_apart_by_their_folders(split):
-    other = replace(split, result={**split.result, "run": "another"})
-    assert names_of([split, other]) == [split.result["run"], "another"]
-    assert names_of([split, replace(split, result={**split.result, "seed": 1})])[1] == "split-digits, vcl, seed 1"
+def changed(run: Reported, seed: int = 0, **settings) -> Reported:
+    config = {**run.result["config"], "learner": {**run.result["config"]["learner"], **settings}}
+    return replace(run, result={**run.result, "seed": seed, "config": config})
+
+
+def test_runs_are_told_apart_by_what_differs_and_never_by_a_hash(split):
+    assert names_of([split]) == ["split-digits, vcl, seed 0"]
+    assert names_of([split, changed(split, seed=1)]) == ["vcl, seed 0", "vcl, seed 1"]
+    runs = [split, changed(split, coreset=7), changed(split, seed=1, epochs=9)]
+    names = names_of(runs)
+    assert names == [
+        "vcl, epochs=40, no coreset, seed 0",
+        "vcl, epochs=40, coreset=7, seed 0",
+        "vcl, epochs=9, no coreset, seed 1",
+    ]
+    parts = re.split("<h3>How it was made</h3>.*?</details>", render(runs), flags=re.DOTALL)
+    assert all(name in parts[0] for name in names)
+    assert not any(split.result["run"] in part for part in parts)
+
+
+def asked(method="vcl", recipe="fast", benchmark="split-mnist", seed=0, stream=None, threads=1, **settings) -> dict:
+    config = {"recipe": recipe, "stream": stream or {}, "learner": settings, "threads": threads}
+    return {"benchmark": benchmark, "method": method, "seed": seed, "config": config}
+
+
+def test_labels_tell_what_differs_and_no_more():
+    assert labels([asked(coreset=0, rate=1), asked(coreset=200, rate=1)]) == ["vcl, no coreset", "vcl, coreset=200"]
+    # Recipes differ in many settings: their names say it all, but for the coreset.
+    mixed = [asked(coreset=0, rate=1), asked(recipe="paper", coreset=0, rate=2), asked("ewc", rate=3)]
+    assert labels(mixed) == ["vcl, fast", "vcl, paper", "ewc"]
+    assert labels([asked(coreset=0, rate=1), asked(recipe="paper", coreset=40, rate=2)]) == [
+        "vcl, fast, no coreset",
+        "vcl, paper, coreset=40",
+    ]
+    # So do benchmarks.
+    other = asked(benchmark="permuted-mnist", rate=9)
+    assert labels([asked(rate=1), other]) == ["split-mnist, vcl", "permuted-mnist, vcl"]
+    assert labels([asked(hidden=[5]), asked(hidden=[5, 4], threads=2)]) == [
+        "vcl, hidden=5, threads=1",
+        "vcl, hidden=5×4, threads=2",
+    ]
+    assert labels([asked(stream={"num_tasks": None}), asked(stream={"num_tasks": 3})]) == [
+        "vcl, default num_tasks",
+        "vcl, num_tasks=3",
+    ]
+
+
+def test_labels_name_seeds_unless_they_are_averaged_over():
+    seeds = [asked(seed=0, rate=1), asked(seed=1, rate=2)]
+    assert labels(seeds) == ["vcl, rate=1, seed 0", "vcl, rate=2, seed 1"]
+    assert labels(seeds, over_seeds=True) == ["vcl, rate=1", "vcl, rate=2"]
+    assert labels([asked()], always=("benchmark", "method", "recipe", "seed")) == ["split-mnist, vcl, fast, seed 0"]
+
+
+def test_copies_of_one_run_are_numbered():
+    assert labels([asked(), asked("ewc"), asked()]) == ["vcl (1)", "ewc", "vcl (2)"]
+
+
+def test_forward_transfer_may_be_missing(split):
+    def said(forward: float | None) -> str:
+        run = replace(split, result={**split.result, "forward_transfer": forward})
+        return re.sub(r"<script.*?</script>|<[^>]*>", " ", render([run, changed(run, seed=1)]), flags=re.DOTALL)
+
+    assert "forward transfer +12.50 percentage points" in " ".join(said(0.125).split())
+    without = said(None)
+    assert "None" not in without.split("How it was made")[0]
+    assert without.count("forward transfer") == 1  # the table's heading
+    assert "–" in without
 
 
 def test_a_run_whose_units_cannot_be_shown_has_all_the_rest(split):
@@ -144,8 +275,8 @@ def test_the_numbers_of_every_unit_travel_along(split, permuted):
         for sent, layer in zip(data["layers"], analysis.layers, strict=True):
             assert sent["first_active"] == layer.first_active.tolist()
             assert sent["active"] == layer.active.tolist()
-            for name in ("information", "news", "signal_to_noise", "removal_effect"):
-                np.testing.assert_allclose(sent[name], getattr(layer, name), rtol=1e-5)
+            for name in ("information", "information_gain", "signal_to_noise", "removal_effect"):
+                np.testing.assert_allclose(sent[name], getattr(layer, MEASURES[name]), rtol=1e-5)
         for number, (sent, q) in enumerate(zip(data["output"], analysis.posteriors, strict=True)):
             assert sent["heads"] == sorted(set(analysis.heads[: number + 1]))
             np.testing.assert_allclose(sent["mean"], q.mean.head.weight[: len(sent["heads"])], rtol=1e-5)
@@ -176,7 +307,7 @@ def test_deep_units_are_shown_by_what_excites_them_on_their_own_task(permuted):
     shown = (unpacked(sent, 2, 16) - 128) / 127 * sent["scale"]
     assert sent["columns"] == 8
     for unit, task in enumerate(first):
-        inputs = analysis.questions[max(task, 1) - 1].inputs
+        inputs = analysis.probes[max(task, 1) - 1].inputs
         expected = exciting_patterns(analysis.posteriors[-1], 1, inputs)[unit]
         np.testing.assert_allclose(shown[-1, unit], expected, atol=0.51 * sent["scale"] / 127)
 
@@ -185,7 +316,7 @@ def test_a_weight_that_is_not_there_has_variance_zero(split):
     q = split.inside.posteriors[-1]
     gone = q.log_var.body[0].weight.at[:, 3].set(-jnp.inf)
     body = (replace_weight(q.log_var.body[0], gone),)
-    cut = Gaussian(q.mean, type(q.log_var)(body, q.log_var.head))
+    cut = Gaussian(q.mean, q.log_var.with_layers([*body, q.log_var.head]))
     analysis = replace(split.inside, posteriors=(*split.inside.posteriors[:-1], cut))
     sent = explorer_data(split.record, analysis)["layers"][0]["variance"]
     levels = unpacked(sent, 3, 12)
@@ -200,21 +331,102 @@ def replace_weight(layer, weight):
 
 def test_packing_keeps_signs_and_survives_constants():
     values = np.array([[[-2.0, 0.0, 1.0]]])
-    packed = packed_means(values, 3)
+    packed = packed_means(values, Tile.of((3,)))
     assert packed["scale"] == 2
     assert unpacked(packed, 1, 1).tolist() == [[[1, 128, 192]]]
-    assert unpacked(packed_means(np.zeros((1, 1, 2)), 2), 1, 1).tolist() == [[[128, 128]]]
-    assert unpacked(packed_variances(np.full((1, 1, 2), -3.0), 2), 1, 1).tolist() == [[[1, 1]]]
-    assert unpacked(packed_variances(np.full((1, 1, 2), -np.inf), 2), 1, 1).tolist() == [[[0, 0]]]
+    two = Tile.of((2,))
+    assert unpacked(packed_means(np.zeros((1, 1, 2)), two), 1, 1).tolist() == [[[128, 128]]]
+    assert unpacked(packed_variances(np.full((1, 1, 2), -3.0), two), 1, 1).tolist() == [[[1, 1]]]
+    assert unpacked(packed_variances(np.full((1, 1, 2), -np.inf), two), 1, 1).tolist() == [[[0, 0]]]
+    assert unpacked(packed_variances(np.full((1, 1, 3), -np.inf), Tile.of((3, 1, 1))), 1, 1).tolist() == [[[0]]]
 
 
 def test_numbers_are_rounded_and_what_is_no_number_is_null():
     assert rounded(np.array([[1.23456789, np.nan], [np.inf, -2e-9]])) == [[1.23457, None], [None, -2e-9]]
 
 
-@pytest.mark.parametrize(("shape", "width"), [((28, 28), 28), ((3, 32, 32), 32), ((100,), 10), ((6,), 3)])
-def test_images_are_as_wide_as_they_are_and_the_rest_is_square(shape, width):
-    assert columns(shape) == width
+# Weights as images
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "rows", "columns"),
+    [
+        ((28, 28), 1, 28, 28),
+        ((5, 9), 1, 5, 9),
+        ((3, 32, 32), 3, 32, 32),
+        ((2, 4, 5), 2, 4, 5),
+        ((100,), 1, 10, 10),
+        ((54,), 1, 7, 8),
+        ((6,), 1, 2, 3),
+        ((1,), 1, 1, 1),
+    ],
+)
+def test_images_keep_their_shape_and_the_rest_is_nearly_square(shape, channels, rows, columns):
+    tile = Tile.of(shape)
+    assert (tile.channels, tile.rows, tile.columns, tile.size) == (channels, rows, columns, np.prod(shape))
+    assert tile.is_colour == (channels == 3)
+
+
+def test_weights_become_images_of_the_inputs_shape():
+    rng = np.random.default_rng(0)
+    grey, colour, features = (rng.normal(size=(2, n)) for n in (12, 24, 5))
+    np.testing.assert_array_equal(Tile.of((3, 4)).scalars(grey)[1], grey[1].reshape(3, 4))
+    planes = colour[1].reshape(3, 2, 4)
+    np.testing.assert_allclose(Tile.of((3, 2, 4)).scalars(colour)[1], (planes[0] + planes[1] + planes[2]) / 3)
+    strip = Tile.of((5,)).scalars(features)[0]
+    np.testing.assert_array_equal(strip.ravel()[:5], features[0])
+    assert strip.shape == (2, 3)
+    assert np.isnan(strip[1, 2])
+
+
+def test_colours_are_symmetric_around_grey():
+    weights = np.zeros((1, 3 * 2 * 2))
+    # Red at the top left, no green at the bottom right, and a blue beyond the end of the scale.
+    weights[0, 0], weights[0, 4 + 3], weights[0, 8 + 1] = 1.0, -2.0, 5.0
+    image = Tile.of((3, 2, 2)).colours(weights, 2.0)[0]
+    np.testing.assert_allclose(image[0, 0], [0.75, 0.5, 0.5])
+    np.testing.assert_allclose(image[1, 1], [0.5, 0.0, 0.5])
+    np.testing.assert_allclose(image[0, 1], [0.5, 0.5, 1.0])
+    np.testing.assert_allclose(image[1, 0], 0.5)
+
+
+def test_a_mosaic_has_nothing_between_its_tiles():
+    tiles = np.arange(12.0).reshape(3, 2, 2)
+    image = mosaic(tiles, columns=2, gap=1)
+    assert image.shape == (5, 5)
+    np.testing.assert_array_equal(image[:2, 3:], tiles[1])
+    np.testing.assert_array_equal(image[3:, :2], tiles[2])
+    assert np.isnan(image[2]).all()
+    assert np.isnan(image[3:, 2:]).all()
+    assert mosaic(np.zeros((3, 2, 2, 3)), 2, 1).shape == (5, 5, 3)
+
+
+def test_units_of_colour_images_travel_in_colour():
+    run = made_up((3, 32, 32), hidden=(6, 4))
+    first, second = explorer_data(run.record, run.inside)["layers"]
+    assert [(first["mean"][k], first["variance"][k]) for k in ("columns", "channels", "size")] == [
+        (32, 32),
+        (3, 1),
+        (3 * 32 * 32, 32 * 32),
+    ]
+    q = run.inside.posteriors[1]
+    means = (unpacked(first["mean"], 2, 6)[1] - 128) / 127 * first["mean"]["scale"]
+    np.testing.assert_allclose(means, q.mean.body[0].weight.T, atol=0.51 * first["mean"]["scale"] / 127)
+    low, high = first["variance"]["low"], first["variance"]["high"]
+    log_vars = low + (unpacked(first["variance"], 2, 6)[1] - 1) / 254 * (high - low)
+    averaged = np.exp(np.asarray(q.log_var.body[0].weight)).reshape(3, 32 * 32, 6).mean(axis=0).T
+    np.testing.assert_allclose(log_vars, np.log(averaged), atol=0.51 * (high - low) / 254)
+    assert (second["pattern"]["columns"], second["pattern"]["channels"]) == (32, 3)
+    assert (second["mean"]["columns"], second["mean"]["channels"], second["mean"]["size"]) == (3, 1, 6)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (54,), (2, 4, 5), (1,)])
+def test_inputs_of_any_shape_are_reported(shape):
+    run = made_up(shape, hidden=(6, 4))
+    page = Page(render([run]))
+    for sent in page.units()["layers"][0]["mean"], page.units()["layers"][1]["pattern"]:
+        assert sent["size"] == (np.prod(shape) if shape[0] != 2 else 20)
+        assert sent["channels"] == (3 if shape[0] == 3 else 1)
 
 
 # The command
@@ -257,7 +469,7 @@ def test_runs_whose_data_cannot_be_had_are_reported_without_units(
     def build(*arguments: object) -> None:
         raise VclError("The data is nowhere to be found.")
 
-    monkeypatch.setattr("vcl.analysis.stored.build", build)
+    monkeypatch.setattr("vcl.runs.stored.build", build)
     code, said = report_command(split_folder, "--out", tmp_path / "page.html")
     assert code == 0
     assert "The data is nowhere to be found." in said
@@ -326,7 +538,7 @@ def test_a_report_of_two_hundred_units_and_five_tasks_stays_small(split):
     """Even weights that cannot be compressed at all: every byte of them random."""
     rng = np.random.default_rng(0)
     noise = rng.uniform(-1, 1, (5, 200, 784))
-    images = [packed_means(noise, 28), packed_variances(noise, 28)]
+    images = [packed_means(noise, Tile.of((28, 28))), packed_variances(noise, Tile.of((28, 28)))]
     assert sum(len(image["bytes"]) for image in images) < 2.2e6
     assert len(render([split])) < 0.2e6
 
@@ -363,7 +575,7 @@ def test_a_chart_has_a_point_for_each_value():
 
 
 def test_the_script_cannot_end_itself_early():
-    script = (files("vcl.report") / "explorer.js").read_text()
+    script = (files("vcl.report.page") / "explorer.js").read_text()
     assert "</script" not in script.lower()
     assert "<!--" not in script
 

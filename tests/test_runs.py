@@ -13,10 +13,12 @@ from vcl import runs
 from vcl.benchmarks import StreamOptions
 from vcl.benchmarks.streams import online
 from vcl.errors import VclError
-from vcl.experiment import Interrupted, Silent, learn
+from vcl.methods import make
 from vcl.methods.vcl import VCL
-from vcl.store import RunFolder
-from vcl.sweep import Standing, run_all
+from vcl.runs.fold import Interrupted, Silent, learn
+from vcl.runs.folder import RunFolder
+from vcl.runs.legacy import translated
+from vcl.runs.sweep import RunStatus, run_all
 
 SMALL = {"hidden": (8,), "epochs": 6, "batch_size": 16, "test_samples": 3}
 SAME = ("accuracy_matrix", "scores", "untrained_accuracy", "accuracy_before_learning", "steps", "state_sha256")
@@ -109,14 +111,14 @@ def test_another_seed_gives_another_result(stream):
 @pytest.mark.parametrize(
     "damage", [lambda b: b[: len(b) // 2], lambda b: b[:-3] + b"xyz", lambda b: b"not a checkpoint"]
 )
-def test_a_damaged_checkpoint_is_passed_over_with_a_word(tmp_path, stream, damage):
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, stream, damage):
     learner, kept = VCL(**SMALL), folder(tmp_path)
     whole = learn(learner, stream, folder=kept)
     last = kept.checkpoints / "after-0003.safetensors"
     last.write_bytes(damage(last.read_bytes()))
     listener = Listener()
     same(whole, learn(learner, stream, folder=kept, reporter=listener))
-    assert any("after-0003" in word and "the one before it" in word for word in listener.words)
+    assert any("after-0003" in word and "The one before it" in word for word in listener.words)
     assert RunFolder(tmp_path).state_after(3, learner.init(jax.random.key(0), stream.spec))
 
 
@@ -195,11 +197,11 @@ def test_the_papers_recipe_has_the_papers_settings():
 
 def test_seeds_in_parallel_processes_find_what_single_runs_find(tmp_path):
     configs = [runs.configure("split-digits", seed=s, threads=1, **SMALL) for s in (0, 1)]
-    seen: list[tuple[int, Standing]] = []
+    seen: list[tuple[int, RunStatus]] = []
     results = run_all(configs, tmp_path, 2, watch=lambda row, now: seen.append((row, now)))
     assert [r["seed"] for r in results] == [0, 1]
     assert results[0]["state_sha256"] != results[1]["state_sha256"]
-    assert all(any(row == number and now.complete for row, now in seen) for number in (0, 1))
+    assert all(any(row == number and now.phase == "complete" for row, now in seen) for number in (0, 1))
     for config, result in zip(configs, results, strict=True):
         assert RunFolder.open(tmp_path / config.name).result == result
 
@@ -216,3 +218,27 @@ def test_kill_minus_nine_and_resume_equals_an_undisturbed_run_to_the_bit(tmp_pat
     result, kills = kill_resume.disturbed("split-digits", tmp_path / "killed", flags, seconds, random.Random(1))
     assert kills > 0
     assert kill_resume.differences(expected, result) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "expected"),
+    [
+        ("vcl", {"epochs": 3}, ("vcl", {"epochs": 3})),
+        ("ewc", {"anchors": "separate", "decay": 1.0}, ("ewc", {})),
+        ("gem", {"reference": 16}, ("gem-sampled", {"reference": 16})),
+        ("gem", {"reference": 0}, ("gem", {})),
+        ("icarl", {"emphasis": 1.0, "distillation": 1.0, "init_scale": 1.0}, ("icarl", {})),
+        ("icarl", {"emphasis": 5.0}, ("icarl-labels", {"emphasis": 5.0, "distillation": 1.0, "init_scale": 1.0})),
+        ("ucb", {"learning_rate": 0.001, "spread_rate": 0.001, "exponent": 1.0}, ("ucb", {"learning_rate": 0.001})),
+        ("feedback-replay", {"replayed": 0.25, "decoded": 0.5, "latent": 4}, ("feedback-replay", {"latent": 4})),
+    ],
+)
+def test_configurations_of_earlier_versions_keep_their_meaning(method, settings, expected):
+    assert translated(method, settings) == expected
+
+
+def test_departures_of_earlier_versions_become_variants_that_exist():
+    for method, settings in (("ucb", {"exponent": 3.0}), ("clnp", {"recovery": 0}), ("ewc", {"anchors": "online"})):
+        name, changed = translated(method, settings)
+        assert name != method
+        assert make(name, changed)

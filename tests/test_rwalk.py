@@ -10,7 +10,7 @@ from conftest import blobs
 from vcl.core import Examples
 from vcl.errors import VclError
 from vcl.methods.rwalk import RiemannianStep, RWalk, RWalkState, Walk, scaled, settle
-from vcl.networks import MLP, Dense
+from vcl.nets import Affine, Weights, from_layers
 from vcl.training import Fitter, to_device
 
 
@@ -44,9 +44,9 @@ def test_fisher_and_scores_are_those_of_the_tasks_own_gradient_along_adams_steps
     assert_close(walk.corner, corner)
 
 
-def filled(value: float, heads: tuple[int, ...] = ()) -> MLP:
-    body = Dense(jnp.full((6, 1), value), jnp.full(1, value))
-    return MLP((body,), Dense(jnp.full((*heads, 1, 2), value), jnp.full((*heads, 2), value)))
+def filled(value: float, heads: tuple[int, ...] = ()) -> Weights:
+    body = Affine(jnp.full((6, 1), value), jnp.full(1, value))
+    return from_layers([body, Affine(jnp.full((*heads, 1, 2), value), jnp.full((*heads, 2), value))])
 
 
 def test_settling_an_interval_twice_adds_nothing():
@@ -72,8 +72,8 @@ def test_after_a_task_scores_are_averaged_and_the_interval_that_was_not_complete
 
 
 def test_what_holds_a_weight_is_the_sum_of_both_measures_scaled():
-    body = Dense(jnp.array([[2.0, 6.0]]), jnp.array([4.0, 4.0]))
-    found = scaled(MLP((body,), Dense(jnp.array([[3.0], [2.0]]), jnp.array([10.0]))))
+    body = Affine(jnp.array([[2.0, 6.0]]), jnp.array([4.0, 4.0]))
+    found = scaled(from_layers([body, Affine(jnp.array([[3.0], [2.0]]), jnp.array([10.0]))]))
     np.testing.assert_allclose(found.body[0].weight, [[0.0, 0.5]])
     np.testing.assert_allclose(found.body[0].bias, [0.25, 0.25])
     np.testing.assert_allclose(found.head.weight, [[0.125], [0.0]])

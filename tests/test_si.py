@@ -10,7 +10,7 @@ from conftest import blobs
 from vcl.core import Examples
 from vcl.errors import VclError
 from vcl.methods.si import SI, PathIntegral, SIState
-from vcl.networks import MLP, Dense
+from vcl.nets import Affine, from_layers
 from vcl.training import Fitter, to_device
 
 
@@ -38,14 +38,12 @@ def test_the_path_integral_is_that_of_the_tasks_own_gradient_along_adams_steps(f
 
 def test_importance_is_the_loss_lowered_for_the_way_that_was_gone():
     learner = SI(hidden=(1,), xi=0.5)
-    one = MLP((Dense(jnp.zeros((6, 1)), jnp.zeros(1)),), Dense(jnp.zeros((2, 1, 2)), jnp.zeros((2, 2))))
+    one = from_layers([Affine(jnp.zeros((6, 1)), jnp.zeros(1)), Affine(jnp.zeros((2, 1, 2)), jnp.zeros((2, 2)))])
     state = SIState(jax.tree.map(jnp.ones_like, one), jax.tree.map(lambda a: a + 3.0, one))
-    head = MLP(one.body, jax.tree.map(lambda a: a[0], one.head))
+    head = one.with_layers([*one.body, jax.tree.map(lambda a: a[0], one.head)])
     end = jax.tree.map(lambda a: a + 2.0, head)  # every weight went from 1 to 2
-    path = MLP(
-        jax.tree.map(lambda a: a + 6.0, head.body),  # gained
-        jax.tree.map(lambda a: a - 6.0, head.head),  # lost: does not count
-    )
+    gained, lost = jax.tree.map(lambda a: a + 6.0, head.body), jax.tree.map(lambda a: a - 6.0, head.head)
+    path = head.with_layers([*gained, lost])  # what was lost does not count
     fit = Known(end, path)
     x, y = blobs(0, SIZE)
     after = learner.observe(

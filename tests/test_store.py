@@ -15,17 +15,10 @@ import pytest
 from jaxtyping import Array
 from safetensors import safe_open
 
+from vcl.checkpoints import DamagedCheckpoint, dump_tree, load_tree, tree_digest
 from vcl.errors import VclError
 from vcl.files import write_atomically
-from vcl.store import (
-    FORMAT,
-    DamagedCheckpoint,
-    RunFolder,
-    dump_tree,
-    load_tree,
-    runs,
-    tree_digest,
-)
+from vcl.runs.folder import FORMAT, RunFolder, stored_runs
 
 
 class State(eqx.Module):
@@ -174,7 +167,7 @@ def test_the_newest_checkpoints_are_found(folder):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "replaced"])
-def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder, damage):
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(folder, damage):
     for number in (1, 2):
         folder.save_after(number, make_state(number), {"steps": number}, keep=(1,))
         folder.save_during(3, "train", number, make_state(10 + number), {})
@@ -192,7 +185,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder, damage):
     assert equal(carry, make_state(11))
     assert len(said) == 2
     assert "after-0002" in said[0]
-    assert "the one before it" in said[0]
+    assert "The one before it" in said[0]
     with pytest.raises(VclError, match=r"after-0002.*To make it again.*vcl resume"):
         folder.state_after(2, LIKE)
 
@@ -348,5 +341,5 @@ def test_all_runs_below_a_folder_are_found_by_name(tmp_path):
     for name in ("b", "a"):
         RunFolder.create(tmp_path / name, {})
     (tmp_path / "c").mkdir()
-    assert [run.name for run in runs(tmp_path)] == ["a", "b"]
-    assert runs(tmp_path / "missing") == []
+    assert [run.name for run in stored_runs(tmp_path)] == ["a", "b"]
+    assert stored_runs(tmp_path / "missing") == []

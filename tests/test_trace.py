@@ -18,12 +18,12 @@ from vcl.benchmarks import StreamOptions
 from vcl.benchmarks.streams import online
 from vcl.core import Examples
 from vcl.errors import VclError
-from vcl.experiment import Interrupted, Silent, learn
-from vcl.gaussian import Gaussian, isotropic, kl
 from vcl.methods.vcl import VCL
-from vcl.networks import MLP, Dense, logits_local, select_head
-from vcl.store import RunFolder, dump_tree
-from vcl.sweep import run_all
+from vcl.nets import Affine, from_layers, select_head
+from vcl.posteriors.mean_field import Gaussian, isotropic, kl, logits_local
+from vcl.runs.fold import Interrupted, Silent, learn
+from vcl.runs.folder import RunFolder, dump_tree
+from vcl.runs.sweep import run_all
 from vcl.training import Fitter, to_device
 
 SMALL = {"hidden": (8, 5), "epochs": 30, "batch_size": 64, "test_samples": 3}
@@ -37,7 +37,7 @@ def small_config(seed: int = 0):
 def traced(tmp_path_factory) -> RunFolder:
     """A run that was traced from beginning to end."""
     root = tmp_path_factory.mktemp("traced")
-    runs.run(small_config(), root, trace=tracer("vcl"))
+    runs.run(small_config(), root, trace=tracer("vcl", VCL()))
     return RunFolder.open(root / small_config().name)
 
 
@@ -90,7 +90,7 @@ def test_only_the_training_itself_is_traced(tmp_path, traced):
     learner = VCL(hidden=(4,), epochs=3, start="previous", coreset=5)
     folder = RunFolder.create(tmp_path / "run", {})
     learn(learner, make_stream(), folder=folder, trace=lambda stage: UnitTracer(folder, stage))
-    assert folder.looks() == [(stage, epoch) for stage in (1, 2, 3) for epoch in (0, 1, 2, 3)]
+    assert folder.snapshots() == [(stage, epoch) for stage in (1, 2, 3) for epoch in (0, 1, 2, 3)]
 
 
 def test_of_a_task_in_batches_the_last_is_traced(tmp_path):
@@ -98,7 +98,7 @@ def test_of_a_task_in_batches_the_last_is_traced(tmp_path):
     learn(VCL(hidden=(4,), epochs=2), stream, folder=folder, trace=lambda stage: UnitTracer(folder, stage))
     ends = [stage + 1 for stage in range(len(stream.stages)) if stream.ends_task(stage)]
     assert len(ends) == 3 < len(stream.stages)
-    assert sorted({stage for stage, _ in folder.looks()}) == ends
+    assert sorted({stage for stage, _ in folder.snapshots()}) == ends
 
 
 def test_a_run_without_a_trace_has_none(tmp_path):
@@ -170,14 +170,16 @@ def test_the_first_point_is_the_start_that_the_learner_chose(traced):
 
 def planted(useful: float, noise: float = -12.0) -> Gaussian:
     """Three units: the first decides the class by the sign of input 0, the second is idle, the third is pruned."""
-    body = Dense(jnp.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]]), jnp.zeros(3))
-    head = Dense(jnp.array([[-useful, useful], [0.0, 0.0], [0.0, 0.0]]), jnp.array([useful / 2, -useful / 2]))
-    log_var = jax.tree.map(lambda a: jnp.full_like(a, noise), MLP((body,), head))
+    body = Affine(jnp.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]]), jnp.zeros(3))
+    head = Affine(jnp.array([[-useful, useful], [0.0, 0.0], [0.0, 0.0]]), jnp.array([useful / 2, -useful / 2]))
+    log_var = jax.tree.map(lambda a: jnp.full_like(a, noise), from_layers([body, head]))
     spread = log_var.head.weight.at[2].set(-40.0)
-    return Gaussian(MLP((body,), head), MLP(log_var.body, Dense(spread, log_var.head.bias)))
+    return Gaussian(
+        from_layers([body, head]), log_var.with_layers([*log_var.body, Affine(spread, log_var.head.bias)])
+    )
 
 
-def questions(size: int = 300, capacity: int = 400):
+def probes(size: int = 300, capacity: int = 400):
     rng = np.random.default_rng(5)
     inputs = rng.normal(0, 1, (size, 2)).astype(np.float32)
     inputs[:, 0] = np.sign(inputs[:, 0])
@@ -185,7 +187,7 @@ def questions(size: int = 300, capacity: int = 400):
 
 
 def test_a_unit_that_decides_is_worth_what_the_likelihood_says_and_a_pruned_one_nothing():
-    q, data = planted(4.0), questions()
+    q, data = planted(4.0), probes()
     (layer,) = measure(q, isotropic(q.mean, 0.0, 1.0), some_of(data))
     inputs, labels = np.asarray(data.inputs[:300], np.float64), np.asarray(data.labels[:300])
 
@@ -239,12 +241,12 @@ def test_examples_are_taken_from_all_of_the_data_and_the_filling_does_not_count(
 
 def test_useless_units_die(tmp_path):
     """The paper's account: outgoing weights go to zero, then the incoming ones return to the prior."""
-    learner = VCL(hidden=(20,), epochs=800, batch_size=60, learning_rate=0.02, init_std=0.3)
+    learner = VCL(hidden=(20,), epochs=800, batch_size=60, learning_rate=0.02, init_std=0.3, variance_rate=1.0)
     folder = RunFolder.create(tmp_path / "run", {})
     stream = make_stream(sizes=(60,))
     learn(learner, stream, folder=folder, trace=lambda stage: UnitTracer(folder, stage))
     like = (trace.LayerTrace(*[np.zeros(20, np.float32)] * 4),)
-    first, last = (folder.look(1, epoch, like)[0] for epoch in (0, 800))
+    first, last = (folder.snapshot(1, epoch, like)[0] for epoch in (0, 800))
     dead = last.signal_to_noise < 0.5
     best = last.benefit.argmax()
     assert 10 <= dead.sum() < 20
@@ -291,8 +293,8 @@ def test_a_kill_after_a_look_before_its_checkpoint_leaves_the_same_bytes(tmp_pat
         pass
 
     class Deadly(UnitTracer):
-        def look(self, phase, epoch, *rest):
-            super().look(phase, epoch, *rest)
+        def snapshot(self, phase, epoch, *rest):
+            super().snapshot(phase, epoch, *rest)
             if (self.stage, epoch) == (2, 7):
                 raise Killed
 
@@ -326,7 +328,7 @@ def test_a_fit_looks_where_it_is_asked_to(stream):
         def epochs(self, phase, total):
             return (0, 3, 10, total)
 
-        def look(self, phase, epoch, params, args, data):
+        def snapshot(self, phase, epoch, params, args, data):
             seen.append((phase, epoch, int(data.size)))
 
     learner = VCL(hidden=(4,), epochs=20)
@@ -341,7 +343,7 @@ def test_a_fit_looks_where_it_is_asked_to(stream):
 
 def test_runs_in_other_processes_are_traced(tmp_path, traced):
     configs = [small_config(seed) for seed in (0, 1)]
-    results = run_all(configs, tmp_path, 2, watch=lambda row, now: None, trace=tracer("vcl"))
+    results = run_all(configs, tmp_path, 2, watch=lambda row, now: None, trace=tracer("vcl", VCL()))
     assert results[0]["state_sha256"] == traced.result["state_sha256"]
     assert files(RunFolder.open(tmp_path / configs[0].name)) == files(traced)
     assert files(RunFolder.open(tmp_path / configs[1].name)).keys() == files(traced).keys()
@@ -370,7 +372,7 @@ def test_of_a_complete_run_without_a_trace_it_is_said_how_to_get_one(tmp_path, t
     listener = Listener()
     runs.run(plain, tmp_path, reporter=listener, trace=UnitTracer)
     assert "--fresh --trace" in listener.warnings[0]
-    assert not RunFolder.open(tmp_path / plain.name).looks()
+    assert not RunFolder.open(tmp_path / plain.name).snapshots()
     listener = Listener()
     runs.run(small_config(), traced.path.parent, reporter=listener, trace=UnitTracer)
     assert listener.warnings == []

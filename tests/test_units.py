@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from vcl.analysis.units import (
-    Question,
+    Probe,
     active_units,
     change_without,
     information,
@@ -19,8 +19,8 @@ from vcl.analysis.units import (
     without,
 )
 from vcl.core import StreamSpec
-from vcl.gaussian import Gaussian, isotropic
-from vcl.networks import MLP, Dense, select_head, zeros
+from vcl.nets import MLP, Affine, from_layers, select_head, zeros
+from vcl.posteriors.mean_field import Gaussian, isotropic
 
 KEY = jax.random.key(3)
 INPUTS = 12
@@ -33,7 +33,7 @@ def planted(seed: int, hidden: tuple[int, ...], active: tuple[set[int], ...], he
     An active unit looks at inputs, or units, of its own, and everything that is active below is looked at.
     """
     rng = np.random.default_rng(seed)
-    q = isotropic(zeros(hidden, StreamSpec((INPUTS,), "float32", 3, tuple(range(heads)), 10)), 0.0, 1.0)
+    q = isotropic(zeros(MLP(hidden), StreamSpec((INPUTS,), "float32", 3, tuple(range(heads)), 10)), 0.0, 1.0)
     means = [np.asarray(layer.weight).copy() for layer in (*q.mean.body, q.mean.head)]
     log_vars = [np.asarray(layer.weight).copy() for layer in (*q.log_var.body, q.log_var.head)]
     biases = [np.full(np.shape(layer.bias), -8.0) for layer in (*q.log_var.body, q.log_var.head)]
@@ -60,15 +60,15 @@ def planted(seed: int, hidden: tuple[int, ...], active: tuple[set[int], ...], he
         log_vars[number + 1][..., pruned, :] = np.where(silent, -16.0, 0.0)
 
     def network(weights, biases):
-        layers = [Dense(jnp.asarray(w), jnp.asarray(b, jnp.float32)) for w, b in zip(weights, biases, strict=True)]
-        return MLP(tuple(layers[:-1]), layers[-1])
+        layers = [Affine(jnp.asarray(w), jnp.asarray(b, jnp.float32)) for w, b in zip(weights, biases, strict=True)]
+        return from_layers(layers)
 
     return Gaussian(network(means, [0.0 * b for b in biases]), network(log_vars, biases))
 
 
-def questions(heads: int = 2, seed: int = 0) -> list[Question]:
+def probes(heads: int = 2, seed: int = 0) -> list[Probe]:
     rng = np.random.default_rng(seed)
-    return [Question(h, rng.random((40, INPUTS)).astype(np.float32)) for h in range(heads)]
+    return [Probe(h, rng.random((40, INPUTS)).astype(np.float32)) for h in range(heads)]
 
 
 PLANTS = [
@@ -83,17 +83,19 @@ PLANTS = [
 @pytest.mark.parametrize(("hidden", "active"), PLANTS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_planted_units_are_found_exactly(hidden, active, seed):
-    q, asked = planted(seed, hidden, active), questions(seed=seed)
+    q, asked = planted(seed, hidden, active), probes(seed=seed)
     found = active_units(KEY, q, asked, BOTH, removal_effects(KEY, q, asked))
     assert [set(np.flatnonzero(mask).tolist()) for mask in found] == list(active)
 
 
 def test_a_unit_that_speaks_but_never_fires_is_pruned():
-    q, asked = planted(0, (8,), ({2, 5},)), questions()
+    q, asked = planted(0, (8,), ({2, 5},)), probes()
     head = q.mean.head
-    dead = MLP(
-        (Dense(q.mean.body[0].weight.at[:, 3].set(-50.0), q.mean.body[0].bias),),
-        Dense(head.weight.at[:, 3].set(5.0), head.bias),
+    dead = q.mean.with_layers(
+        [
+            Affine(q.mean.body[0].weight.at[:, 3].set(-50.0), q.mean.body[0].bias),
+            Affine(head.weight.at[:, 3].set(5.0), head.bias),
+        ]
     )
     q = Gaussian(dead, q.log_var)
     assert signal_to_noise(q, BOTH)[0][3] > 10
@@ -103,10 +105,10 @@ def test_a_unit_that_speaks_but_never_fires_is_pruned():
 
 def test_noise_is_not_taken_for_activity():
     """Many units whose weights are as likely positive as negative move predictions together, yet say nothing."""
-    q, asked = planted(0, (40,), ({2, 5},)), questions()
+    q, asked = planted(0, (40,), ({2, 5},)), probes()
     others = np.array([unit not in (2, 5) for unit in range(40)])
     weight = jnp.where(others[:, None], -2.0, q.log_var.head.weight)
-    q = Gaussian(q.mean, MLP(q.log_var.body, Dense(weight, q.log_var.head.bias)))
+    q = Gaussian(q.mean, q.log_var.with_layers([*q.log_var.body, Affine(weight, q.log_var.head.bias)]))
     assert max(change_without(KEY, q, (~others,), asked)) > 0.02
     found = active_units(KEY, q, asked, BOTH, removal_effects(KEY, q, asked))
     assert set(np.flatnonzero(found[0]).tolist()) == {2, 5}
@@ -114,7 +116,7 @@ def test_noise_is_not_taken_for_activity():
 
 @pytest.mark.parametrize(("hidden", "active"), PLANTS)
 def test_the_measures_tell_planted_units_apart(hidden, active):
-    q, asked = planted(0, hidden, active), questions()
+    q, asked = planted(0, hidden, active), probes()
     prior = isotropic(q.mean, 0.0, 1.0)
     for number, units in enumerate(active):
         planted_here = np.isin(np.arange(hidden[number]), list(units))
@@ -129,7 +131,7 @@ def test_the_measures_tell_planted_units_apart(hidden, active):
 
 
 def random_posterior(hidden: tuple[int, ...]) -> Gaussian:
-    like = zeros(hidden, StreamSpec((INPUTS,), "float32", 3, (0, 1), 10))
+    like = zeros(MLP(hidden), StreamSpec((INPUTS,), "float32", 3, (0, 1), 10))
     draws = [jax.random.normal(jax.random.fold_in(KEY, n), (10_000,)) for n in range(2)]
 
     def filled(draw, centre):
@@ -145,7 +147,7 @@ def random_posterior(hidden: tuple[int, ...]) -> Gaussian:
 
 @pytest.mark.parametrize("hidden", [(5,), (5, 4), (4, 3, 5)])
 def test_removal_effects_equal_removing_the_units_one_by_one(hidden):
-    q, asked = random_posterior(hidden), questions()
+    q, asked = random_posterior(hidden), probes()
     effects = removal_effects(KEY, q, asked)
     for layer, width in enumerate(hidden):
         for unit in range(width):
@@ -159,14 +161,14 @@ def test_removal_effects_equal_removing_the_units_one_by_one(hidden):
 def test_a_network_without_units_predicts_as_one_that_never_had_them():
     q = random_posterior((5, 4))
     keep = (np.array([1, 0, 1, 1, 0], bool), np.array([0, 1, 1, 1], bool))
-    x = questions()[0].inputs
+    x = probes()[0].inputs
     many = 4000
     cut = predictive(KEY, select_head(without(q, keep), 0), x, many)
 
     def narrow(net):
-        first = Dense(net.body[0].weight[:, keep[0]], net.body[0].bias[keep[0]])
-        second = Dense(net.body[1].weight[keep[0]][:, keep[1]], net.body[1].bias[keep[1]])
-        return MLP((first, second), Dense(net.head.weight[:, keep[1]], net.head.bias))
+        first = Affine(net.body[0].weight[:, keep[0]], net.body[0].bias[keep[0]])
+        second = Affine(net.body[1].weight[keep[0]][:, keep[1]], net.body[1].bias[keep[1]])
+        return from_layers([first, second, Affine(net.head.weight[:, keep[1]], net.head.bias)])
 
     small = predictive(KEY, select_head(Gaussian(narrow(q.mean), narrow(q.log_var)), 0), x, many)
     # Standard error of a mean of 4000 numbers in [0, 1]: at most 0.008.
@@ -206,7 +208,7 @@ def test_absent_weights_have_no_signal():
 
 
 def test_a_higher_tolerance_prunes_more_and_is_kept_to():
-    q, asked = random_posterior((12,)), questions()
+    q, asked = random_posterior((12,)), probes()
     effects = removal_effects(KEY, q, asked)
     heard = tuple(ratio >= 1 for ratio in signal_to_noise(q, BOTH))
     counts = []

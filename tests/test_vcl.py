@@ -11,9 +11,9 @@ from conftest import make_stream
 from vcl import memory
 from vcl.core import Examples, Task
 from vcl.errors import VclError
-from vcl.gaussian import Gaussian, isotropic, kl
 from vcl.methods.vcl import VCL, VCLState, merged
-from vcl.networks import cross_entropy, logits_local, pixels, select_head
+from vcl.nets import cross_entropy, pixels, select_head
+from vcl.posteriors.mean_field import Gaussian, isotropic, kl, logits_local
 from vcl.training import Adam, Batch, Data, Fitter, masked_mean, run_epochs, to_device
 
 SMALL = VCL(hidden=(8,), epochs=4, batch_size=16, test_samples=5)
@@ -70,7 +70,7 @@ def test_the_objective_is_equation_one_divided_by_the_number_of_examples():
     stream = make_stream()
     prior = select_head(SMALL.init(KEY, stream.spec).posterior, 0)
     q = SMALL.fresh(KEY, prior.mean)
-    x, y = stream.train(0)
+    x, y, _ = stream.train(0)
     batch = Batch(jnp.asarray(x[:9]), jnp.asarray(y[:9], jnp.int32), jnp.arange(9) < 6, jnp.array(60))
     draws = logits_local(KEY, q, pixels(batch.inputs), 1)[0]
     likelihood = jax.nn.log_softmax(draws)[np.arange(9), y[:9]]
@@ -89,7 +89,7 @@ def test_the_prior_of_a_task_is_the_posterior_before_it():
     stream = make_stream(shared_head=True)
     learner = dataclasses.replace(SMALL, epochs=60, learning_rate=0.05)
     before = observe(learner, stream, stages=1)[-1]
-    x, y = stream.train(0)
+    x, y, _ = stream.train(0)
     one = to_device(Examples(x[:1], y[:1]), 60)
     longer = dataclasses.replace(learner, epochs=1500)
     after = longer.observe(KEY, before, Task(1, 0), one, Fitter())
@@ -266,7 +266,7 @@ def test_tasks_that_share_a_head_share_one_refinement():
 
 def test_a_coreset_fills_up_over_several_batches_of_one_task(stream):
     learner = dataclasses.replace(SMALL, coreset=7)
-    x, y = stream.train(0)
+    x, y, _ = stream.train(0)
     state = learner.init(KEY, stream.spec)
     for part in (slice(0, 4), slice(4, 30), slice(30, 60)):
         state = learner.observe(KEY, state, Task(0, 0), to_device(Examples(x[part], y[part]), 60), Starts())

@@ -6,7 +6,7 @@ for each example by itself, so nothing depends on how the examples are cut into 
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import equinox as eqx
@@ -14,29 +14,62 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from vcl.networks import MLP, Dense, pixels
-from vcl.training import Batch, Data
+from vcl.nets import Affine, Weights, forward, pixels, point
+from vcl.training import Batch, Data, take
 
 FisherKind = Literal["exact", "sampled", "empirical"]
 BATCH = 500
 
 
-def inputs_of_layers(network: MLP, inputs: Float[Array, "n d"]) -> tuple[list[Float[Array, "n _"]], Array]:
-    """What goes into each layer, and the logits."""
-    entering = [inputs]
-    for layer in network.body:
-        entering.append(jax.nn.relu(entering[-1] @ layer.weight + layer.bias))
-    return entering, entering[-1] @ network.head.weight + network.head.bias
+def inputs_of_layers(weights: Weights, inputs: Float[Array, "n d"]) -> tuple[list[Float[Array, "n ..."]], Array]:
+    """What each affine map is applied to, and the logits."""
+    gathered: list[Float[Array, "n ..."]] = []
+
+    def affine(number: int, layer: Affine, h: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+        gathered.append(h)
+        return point(number, layer, h)
+
+    outputs = forward(weights, weights.layers, inputs, affine)
+    return gathered, outputs
 
 
-def gradients_of_layers(
-    network: MLP, entering: list[Float[Array, "n _"]], at_logits: Float[Array, "n c"]
-) -> list[Float[Array, "n _"]]:
-    """Each example's gradient at the pre-activations of each layer, given the one at its logits."""
-    leaving = [at_logits]
-    for layer, h in zip([*network.body, network.head][:0:-1], entering[:0:-1], strict=True):
-        leaving.append((leaving[-1] @ layer.weight.T) * (h > 0))
-    return leaving[::-1]
+def linearised(
+    weights: Weights, inputs: Float[Array, "n d"]
+) -> tuple[Float[Array, "n c"], list[Float[Array, "n ..."]], Callable[[Float[Array, "n c"]], list[Array]]]:
+    """The logits, what each affine map is applied to, and the pull-back to its pre-activations.
+
+    The pull-back takes each example's gradient at its logits to those at the pre-activations of every map.
+    """
+
+    def outputs_for(
+        shifts: Sequence[Float[Array, "n ..."]],
+    ) -> tuple[Float[Array, "n c"], list[Float[Array, "n ..."]]]:
+        gathered: list[Float[Array, "n ..."]] = []
+
+        def affine(number: int, layer: Affine, h: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+            gathered.append(h)
+            return point(number, layer, h) + shifts[number]
+
+        return forward(weights, weights.layers, inputs, affine), gathered
+
+    def preactivations() -> list[Float[Array, "n ..."]]:
+        found: list[Float[Array, "n ..."]] = []
+
+        def affine(number: int, layer: Affine, h: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+            found.append(point(number, layer, h))
+            return found[-1]
+
+        forward(weights, weights.layers, inputs, affine)
+        return found
+
+    nothing = [jnp.zeros(a.shape, a.dtype) for a in jax.eval_shape(preactivations)]
+    outputs, pull_back, gathered = jax.vjp(outputs_for, nothing, has_aux=True)
+    return outputs, gathered, lambda at_logits: pull_back(at_logits)[0]
+
+
+def per_place(values: Float[Array, "*n width"], examples: int) -> Float[Array, "examples places width"]:
+    """Values with all places of an image on one axis; a dense layer has a single place."""
+    return values.reshape(examples, -1, values.shape[-1])
 
 
 def weighted_labels(
@@ -67,10 +100,10 @@ def mean_over(
     def add(i: Int[Array, ""], total: PyTree) -> PyTree:
         chosen = jnp.minimum(i * batch_size + rows, data.capacity - 1)
         mask = i * batch_size + rows < data.size
-        batch = Batch(data.inputs[chosen], data.labels[chosen], mask, data.size)
+        batch = take(data, chosen, mask)
         return jax.tree.map(jnp.add, total, function(jax.random.fold_in(key, i), batch))
 
-    first = Batch(data.inputs[:batch_size], data.labels[:batch_size], rows < 0, data.size)
+    first = take(data, rows, rows < 0)
     nothing = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(function, key, first))
     total = jax.lax.fori_loop(0, -(-data.size // batch_size), add, nothing)
     return jax.tree.map(lambda a: a / data.size, total)
@@ -78,25 +111,32 @@ def mean_over(
 
 @functools.partial(jax.jit, static_argnames=("kind", "batch_size"))
 def diagonal_fisher(
-    key: Key[Array, ""], network: MLP, data: Data, kind: FisherKind = "exact", batch_size: int = BATCH
-) -> MLP:
+    key: Key[Array, ""], weights: Weights, data: Data, kind: FisherKind = "exact", batch_size: int = BATCH
+) -> Weights:
     """F_i = E_x E_y [(∂ log p(y | x, θ) / ∂θ_i)²], the mean of each example's squared gradient.
 
     Σ_n a_n² (g_n²)ᵀ gives the squares of all weights of a layer in one product, example by example.
     """
 
-    def squares(key: Key[Array, ""], batch: Batch) -> MLP:
-        entering, outputs = inputs_of_layers(network, pixels(batch.inputs))
+    def squares(key: Key[Array, ""], batch: Batch) -> Weights:
+        outputs, gathered, pull_back = linearised(weights, pixels(batch.inputs))
         at_logits = weighted_labels(key, kind, outputs, batch.labels) * batch.mask[:, None]
         layers = []
-        for layer_inputs, gradients in zip(
-            entering,
-            jax.vmap(lambda one: gradients_of_layers(network, entering, one))(at_logits),
-            strict=True,
-        ):
-            squared = jnp.sum(gradients**2, axis=0)
-            layers.append(Dense((layer_inputs**2).T @ squared, jnp.sum(squared, axis=0)))
-        return MLP(tuple(layers[:-1]), layers[-1])
+        for h, gradients in zip(gathered, jax.vmap(pull_back)(at_logits), strict=True):
+            if h.ndim == 2:
+                squared = jnp.sum(gradients**2, axis=0)
+                layers.append(Affine((h**2).T @ squared, jnp.sum(squared, axis=0)))
+            else:
+                # A weight is used at every place of an example: its gradient is the sum, squared after that.
+                a = per_place(h, len(outputs))
+                g = gradients.reshape(len(gradients), *a.shape[:2], -1)
+                layers.append(
+                    Affine(
+                        jnp.sum(jnp.einsum("npi,ynpo->ynio", a, g) ** 2, axis=(0, 1)),
+                        jnp.sum(jnp.sum(g, axis=2) ** 2, axis=(0, 1)),
+                    )
+                )
+        return weights.with_layers(layers)
 
     return mean_over(squares, key, data, batch_size)
 
@@ -112,21 +152,25 @@ class Kronecker(eqx.Module):
 
 @functools.partial(jax.jit, static_argnames=("kind", "batch_size"))
 def kronecker_factors(
-    key: Key[Array, ""], network: MLP, data: Data, kind: FisherKind = "exact", batch_size: int = BATCH
+    key: Key[Array, ""], weights: Weights, data: Data, kind: FisherKind = "exact", batch_size: int = BATCH
 ) -> tuple[Kronecker, ...]:
     """E_x[a aᵀ] and E_x E_y[g gᵀ] of each layer (Martens & Grosse, 2015), the head's last.
 
-    Their product stands for E[a aᵀ ⊗ g gᵀ]: exact for one example, and wherever a and g are independent.
+    Their product stands for E[a aᵀ ⊗ g gᵀ]: exact for one example, and wherever a and g are independent. For a
+    convolution A sums over the places of an image and G is the mean over them (Grosse & Martens, 2016).
     """
 
     def products(key: Key[Array, ""], batch: Batch) -> tuple[Kronecker, ...]:
-        entering, outputs = inputs_of_layers(network, pixels(batch.inputs))
+        outputs, gathered, pull_back = linearised(weights, pixels(batch.inputs))
         at_logits = weighted_labels(key, kind, outputs, batch.labels) * batch.mask[:, None]
-        leaving = jax.vmap(lambda one: gradients_of_layers(network, entering, one))(at_logits)
-        ones = jnp.ones((*batch.mask.shape, 1), outputs.dtype)
-        with_bias = [jnp.concatenate([a, ones], axis=1) * batch.mask[:, None] for a in entering]
-        return tuple(
-            Kronecker(a.T @ a, jnp.einsum("yno,ynp->op", g, g)) for a, g in zip(with_bias, leaving, strict=True)
-        )
+        pairs = []
+        for h, gradients in zip(gathered, jax.vmap(pull_back)(at_logits), strict=True):
+            a = per_place(h, len(outputs))
+            a = jnp.concatenate([a, jnp.ones((*a.shape[:2], 1), a.dtype)], axis=2) * batch.mask[:, None, None]
+            a = a.reshape(-1, a.shape[-1])
+            g = gradients.reshape(-1, gradients.shape[-1])
+            places = len(a) // len(outputs)
+            pairs.append(Kronecker(a.T @ a, g.T @ g / places))
+        return tuple(pairs)
 
     return mean_over(products, key, data, batch_size)

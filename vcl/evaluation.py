@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,16 @@ class Prediction:
         return self.total_entropy - self.aleatoric_entropy
 
 
+class Uncertainty(NamedTuple):
+    """Entropies of the predictive distribution of each example, in nats. total = aleatoric + epistemic."""
+
+    total: Float[np.ndarray, "n"]
+    aleatoric: Float[np.ndarray, "n"]
+    """Noise in the labels, which more data would not remove."""
+    epistemic: Float[np.ndarray, "n"]
+    """What the model has not learnt: the mutual information of the label and the weights."""
+
+
 @dataclass(frozen=True)
 class Scores:
     """How well one task's test data is predicted."""
@@ -54,23 +64,38 @@ class Scores:
     aleatoric_entropy: float
 
 
-def predict(learner: Learner, key: Key[Array, ""], params: Params, inputs: Shaped[np.ndarray, "n d"]) -> Prediction:
-    """Monte-Carlo predictive probabilities, in batches so that memory stays bounded."""
+def predict(
+    learner: Learner,
+    key: Key[Array, ""],
+    params: Params,
+    inputs: Shaped[np.ndarray, "n d"],
+    classes: Int[np.ndarray, "k"] | None = None,
+) -> Prediction:
+    """Monte-Carlo predictive probabilities, in batches so that memory stays bounded.
+
+    Where `classes` are named, only these compete, and only they are in the answer, in this order.
+    """
     parts = []
     for number, start in enumerate(range(0, len(inputs), BATCH)):
         batch = inputs[start : start + BATCH]
         # The last batch is filled up to the others' shape: one compiled program serves all.
         filled = np.pad(batch, ((0, min(BATCH, len(inputs)) - len(batch)), (0, 0)))
-        outputs = _predict(learner, jax.random.fold_in(key, number), params, jnp.asarray(filled))
+        outputs = _predict(learner, jax.random.fold_in(key, number), params, jnp.asarray(filled), classes)
         parts.append([np.asarray(a)[: len(batch)] for a in outputs])
     return Prediction(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 @functools.partial(jax.jit, static_argnames="learner")
 def _predict(
-    learner: Learner, key: Key[Array, ""], params: Params, inputs: Shaped[Array, "n d"]
-) -> tuple[Float[Array, "n c"], Float[Array, "n"], Float[Array, "n"]]:
+    learner: Learner,
+    key: Key[Array, ""],
+    params: Params,
+    inputs: Shaped[Array, "n d"],
+    classes: Int[np.ndarray | Array, "k"] | None,
+) -> tuple[Float[Array, "n k"], Float[Array, "n"], Float[Array, "n"]]:
     draws = learner.predict(key, params, inputs)
+    if classes is not None:
+        draws = jax.nn.log_softmax(draws[..., classes])
     average = jax.nn.logsumexp(draws, axis=0) - jnp.log(draws.shape[0])
     return average, entropy(average), jnp.mean(entropy(draws), axis=0)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from vcl.errors import VclError
+
 
 def write_atomically(path: Path, contents: bytes) -> None:
     """Write under a temporary name, force it to the disk, then rename: an earlier file survives any failure."""
@@ -41,3 +43,15 @@ def locked(path: Path, occupied: Callable[[], None]) -> Iterator[None]:
             occupied()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tell a failure to write as what it is: disk full, no permission, not a folder."""
+    try:
+        yield
+    except OSError as error:
+        raise VclError(
+            f"Could not write {path}: {error.strerror or error}. What was saved before is intact. Make room or mend "
+            "the permissions and try again (an interrupted run: `vcl resume`), or choose another place."
+        ) from error

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Shaped
 
-from vcl.core import StreamSpec
-from vcl.networks import pixels
+from vcl.core import StreamSpec, check_index
+from vcl.nets import pixels
 from vcl.training import Data, shuffle
 
 
@@ -32,11 +32,13 @@ def empty(spec: StreamSpec, size: int) -> Memory:
 
 def room(memory: Memory, task: int) -> int:
     """How many more examples of a task can be kept."""
+    check_index("task", task, len(memory.filled))
     return memory.labels.shape[1] - int(memory.filled[task])
 
 
 def add(memory: Memory, task: int, data: Data, rows: Int[Array, "n"]) -> Memory:
     """Keep copies of these rows of `data`, behind those that there are of this task."""
+    check_index("task", task, len(memory.filled))
     place = memory.filled[task] + jnp.arange(rows.shape[0])
     return Memory(
         memory.inputs.at[task, place].set(data.inputs[rows]),
@@ -47,6 +49,7 @@ def add(memory: Memory, task: int, data: Data, rows: Int[Array, "n"]) -> Memory:
 
 def of_task(memory: Memory, task: int) -> Data:
     """What is kept of one task."""
+    check_index("task", task, len(memory.filled))
     return Data(memory.inputs[task], memory.labels[task], memory.filled[task])
 
 
@@ -61,6 +64,7 @@ def of_all_tasks(memory: Memory) -> Data:
 
 def without(memory: Memory, task: int) -> Memory:
     """What is kept of the other tasks."""
+    check_index("task", task, len(memory.filled))
     return Memory(memory.inputs, memory.labels, memory.filled.at[task].set(0))
 
 

@@ -4,7 +4,8 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from types import MethodType
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -30,6 +31,8 @@ class Data(eqx.Module):
     inputs: Shaped[Array, "capacity d"]
     labels: Int[Array, "capacity"]
     size: Int[Array, ""]
+    groups: Int[Array, "capacity"] | None = None
+    """The head (or task) of each example, where examples of several tasks are mixed."""
 
     @property
     def capacity(self) -> int:
@@ -44,15 +47,28 @@ class Batch(eqx.Module):
     mask: Bool[Array, "b"]
     size: Int[Array, ""]
     """How many examples there are in all: N in the paper."""
+    groups: Int[Array, "b"] | None = None
 
 
 def to_device(examples: Examples, capacity: int) -> Data:
     """Put examples on the device, padded to `capacity` rows."""
     missing = capacity - len(examples.labels)
+    if missing < 0:
+        raise VclError(
+            f"{len(examples.labels)} examples arrived where there is room for {capacity}. Grow the state first."
+        )
     # Padding copies, even by nothing.
     inputs = np.pad(examples.inputs, ((0, missing), (0, 0))) if missing else examples.inputs
     labels = np.pad(examples.labels, (0, missing))
-    return Data(jnp.asarray(inputs), jnp.asarray(labels, jnp.int32), jnp.asarray(len(examples.labels), jnp.int32))
+    groups = None if examples.groups is None else jnp.asarray(np.pad(examples.groups, (0, missing)), jnp.int32)
+    size = jnp.asarray(len(examples.labels), jnp.int32)
+    return Data(jnp.asarray(inputs), jnp.asarray(labels, jnp.int32), size, groups)
+
+
+def take(data: Data, rows: Int[Array, "b"], mask: Bool[Array, "b"]) -> Batch:
+    """These rows as a minibatch."""
+    groups = None if data.groups is None else data.groups[rows]
+    return Batch(data.inputs[rows], data.labels[rows], mask, data.size, groups)
 
 
 def classes_in(data: Data, num_classes: int) -> Bool[Array, "{num_classes}"]:
@@ -120,6 +136,22 @@ def descend(
 
 
 @dataclass(frozen=True)
+class Method:
+    """A bound method that equals another one of an equal owner, so that what was compiled for one serves both."""
+
+    owner: Any
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **settings: Any) -> Any:
+        return self.function(self.owner, *args, **settings)
+
+
+def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function to compile for; Python's own bound methods are equal only if their owner is the same object."""
+    return Method(function.__self__, function.__func__) if isinstance(function, MethodType) else function
+
+
+@dataclass(frozen=True)
 class Adam:
     """Adam (Kingma & Ba, 2014) on `loss(key, params, args, batch)`, lower is better.
 
@@ -130,6 +162,10 @@ class Adam:
     rate: float
     schedule: str = "constant"
     scale: Callable[[PyTree, PyTree], PyTree] = unscaled
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", by_value(self.loss))
+        object.__setattr__(self, "scale", by_value(self.scale))
 
     def init(self, params: PyTree) -> PyTree:
         return params, OPTIMIZERS["adam"].init(params)
@@ -171,7 +207,7 @@ def run_epochs(
             carry, total = inner
             chosen = jax.lax.dynamic_slice(order, (i * batch_size,), (batch_size,))
             mask = i * batch_size + rows < data.size
-            batch = Batch(data.inputs[chosen], data.labels[chosen], mask, data.size)
+            batch = take(data, chosen, mask)
             progress = (number * steps + i) / (history.shape[0] * steps)
             carry, objective = step(jax.random.fold_in(epoch_key, i), carry, args, batch, progress)
             return carry, total + objective
@@ -216,22 +252,22 @@ class NoRecorder:
 
 @runtime_checkable
 class Tracer(Protocol):
-    """Somebody who looks at the parameters now and then during a fit, and must not change them."""
+    """Takes snapshots of the parameters now and then during a fit; it must not change them."""
 
     def epochs(self, phase: str, total: int) -> Sequence[int]:
-        """After how many epochs of `phase` to look; 0 is before the first."""
+        """After how many epochs of `phase` to take one; 0 is before the first."""
 
-    def look(self, phase: str, epoch: int, params: PyTree, args: PyTree, data: Data) -> None:
+    def snapshot(self, phase: str, epoch: int, params: PyTree, args: PyTree, data: Data) -> None:
         """`epoch` epochs are done. The memory of `params` is used again afterwards: copy what is to be kept."""
 
 
 class NoTracer:
-    """Never looks."""
+    """Takes none."""
 
     def epochs(self, phase: str, total: int) -> Sequence[int]:
         return ()
 
-    def look(self, phase: str, epoch: int, params: PyTree, args: PyTree, data: Data) -> None: ...
+    def snapshot(self, phase: str, epoch: int, params: PyTree, args: PyTree, data: Data) -> None: ...
 
 
 @dataclass
@@ -266,13 +302,13 @@ class Fitter:
         # it a strong one, like those that the loop returns: a weak one would be compiled for separately.
         start = jax.tree.map(lambda a: jnp.array(a, a.dtype), (step.init(params), jnp.zeros(epochs)))
         done, (carry, history) = self.recorder.restore(name, start) or (0, start)
-        looks = self.tracer.epochs(name, epochs)
-        if done in looks:
-            self.tracer.look(name, done, step.params(carry), args, data)
+        snapshots = self.tracer.epochs(name, epochs)
+        if done in snapshots:
+            self.tracer.snapshot(name, done, step.params(carry), args, data)
         at_once = 1
         while done < epochs:
             began = time.perf_counter()
-            last = min(e for e in (done + at_once, epochs, *looks) if e > done)
+            last = min(e for e in (done + at_once, epochs, *snapshots) if e > done)
             carry, history = run_epochs(
                 step, batch_size, key, carry, history, args, data, jnp.int32(done), jnp.int32(last)
             )
@@ -283,9 +319,9 @@ class Fitter:
             if last > done + at_once // 2 and seconds < SECONDS_PER_CALL / 2:
                 at_once *= 2
             done = last
-            # Before the checkpoint, which then vouches for the look.
-            if done in looks:
-                self.tracer.look(name, done, step.params(carry), args, data)
+            # Before the checkpoint, which then vouches for the snapshot.
+            if done in snapshots:
+                self.tracer.snapshot(name, done, step.params(carry), args, data)
             self.recorder.advance(name, done, epochs, objectives)
             self.recorder.save(name, done, (carry, history), last=done == epochs)
         self.steps += epochs * -(-int(data.size) // batch_size)

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from vcl.core import StreamSpec
-from vcl.gaussian import kl_terms
-from vcl.networks import MLP, Dense, logits, random_like
+from vcl.nets import Affine, Weights, from_layers, logits, random_like
+from vcl.posteriors.mean_field import kl_terms
 
 LEAST_NOISE = 1e-4
 """Keeps the density finite where a feature never varies."""
@@ -24,17 +24,18 @@ LEAST_NOISE = 1e-4
 class Decoder(eqx.Module):
     """p(x | z): Bernoulli where there is no `log_noise`, else Gaussian with variance exp(log_noise) + 1e-4."""
 
-    network: MLP
+    network: Weights
     log_noise: Float[Array, "d"] | None
 
 
-def dense(key: Key[Array, ""], *widths: int) -> MLP:
-    """An MLP of these widths, the last layer linear."""
-    *body, head = (Dense(jnp.zeros((i, o)), jnp.zeros(o)) for i, o in itertools.pairwise(widths))
-    return random_like(key, MLP(tuple(body), head))
+def dense(key: Key[Array, ""], *widths: int) -> Weights:
+    """A network of these widths, the last layer linear."""
+    return random_like(
+        key, from_layers([Affine(jnp.zeros((i, o)), jnp.zeros(o)) for i, o in itertools.pairwise(widths)])
+    )
 
 
-def random_encoder(key: Key[Array, ""], hidden: tuple[int, ...], latent: int, spec: StreamSpec) -> MLP:
+def random_encoder(key: Key[Array, ""], hidden: tuple[int, ...], latent: int, spec: StreamSpec) -> Weights:
     return dense(key, spec.input_size, *hidden, 2 * latent)
 
 
@@ -69,6 +70,6 @@ def negative_log_likelihood(
 
 def generate(key: Key[Array, ""], decoder: Decoder, count: int) -> Float[Array, "{count} d"]:
     """E[x | z] for draws z ~ N(0, I)."""
-    weight = decoder.network.body[0].weight if decoder.network.body else decoder.network.head.weight
+    weight = decoder.network.layers[0].weight
     outputs = logits(decoder.network, jax.random.normal(key, (count, weight.shape[0]), weight.dtype))
     return jax.nn.sigmoid(outputs) if decoder.log_noise is None else outputs

@@ -8,9 +8,6 @@ Both write a run folder of its own, which predicts, shows, resumes and is analys
 """
 
 import dataclasses
-import shlex
-import shutil
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,14 +20,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Shaped
 
-from vcl import evaluation, runs
-from vcl.analysis.stored import Watch, ask, check_method, check_tolerance, nobody, stream_of, trained_heads
+from vcl import evaluation
+from vcl.analysis.stored import Watch, ask, check_method, check_tolerance, nobody, trained_heads
 from vcl.analysis.units import TOLERANCE, Mask, active_units, removal_effects, total_variation, widths
 from vcl.core import Learner, State, Stream
 from vcl.errors import VclError
-from vcl.gaussian import Gaussian
-from vcl.networks import MLP, Dense, select_head
-from vcl.store import RunFolder, writing
+from vcl.nets import Affine, Weights, from_layers, map_weights, select_head
+from vcl.posteriors.mean_field import Gaussian
+from vcl.runs.derived import derive
+from vcl.runs.execute import resume
+from vcl.runs.folder import RunFolder
+from vcl.runs.stored import StoredRun
 
 SAMPLES, DRAWS = 100, 4
 """Two networks are compared by so many samples, so many times: their own noise must not hide the difference."""
@@ -76,121 +76,83 @@ def prune(
     watch: Watch = nobody,
 ) -> Pruning:
     """Write to `out` the run with only its active units, as it was `after` a stage (from 1; the last by default)."""
-    check_method(folder)
+    run = StoredRun(folder)
+    check_method(run)
     check_tolerance(tolerance)
-    stream = stream_of(folder, data_dir)
-    config = runs.from_record(folder.record)
-    stage = chosen_stage(folder, after)
+    stream = run.stream(data_dir)
+    stage = run.stage(after)
     seen = stream.stages[stage - 1] + 1
-    state = folder.state_after(stage, config.learner.init(jax.random.key(0), stream.spec))
+    state = run.state(stage)
     watch(0.0, "measuring units")
-    questions, key = ask(stream, seen), jax.random.key(0)
-    effects = removal_effects(key, state.posterior, questions)
+    probes, key = ask(stream, seen), jax.random.key(0)
+    effects = removal_effects(key, state.posterior, probes)
     trained = trained_heads(stream.spec.heads, seen)
-    active = active_units(key, state.posterior, questions, trained, effects, tolerance)
+    active = active_units(key, state.posterior, probes, trained, effects, tolerance)
     # Nothing would pass through an empty layer.
     keep = tuple(
         mask if mask.any() else effect == effect.max() for mask, effect in zip(active, effects, strict=True)
     )
     hidden = tuple(int(mask.sum()) for mask in keep)
-    smaller = derive(
-        folder,
-        out,
-        hidden,
-        stage,
-        lambda s: restricted(s, keep),
-        {"kept": [np.flatnonzero(k).tolist() for k in keep]},
-    )
+    kept = {"kept": [np.flatnonzero(k).tolist() for k in keep]}
+    smaller = resized(run, out, hidden, stage, lambda s: restricted(s, keep), kept)
     watch(0.4, "comparing predictions")
-    return compare(folder, smaller, stream, stage, seen, watch)
+    return compare(run, smaller, stream, stage, seen, watch)
 
 
 def widen(folder: RunFolder, out: Path, hidden: tuple[int, ...], *, after: int | None = None) -> RunFolder:
     """Write to `out` the run with fresh units added up to `hidden`, as it was `after` a stage (from 1)."""
-    check_method(folder)
-    learner: Any = runs.from_record(folder.record).learner
-    if len(hidden) != len(learner.hidden) or any(new < old for new, old in zip(hidden, learner.hidden, strict=True)):
+    run = StoredRun(folder)
+    check_method(run)
+    learner: Any = run.learner
+    units = tuple(units for _, units in learner.architecture.widths(run.spec.input_shape))
+    if len(hidden) != len(units) or any(new < old for new, old in zip(hidden, units, strict=True)):
         raise VclError(
-            f"The run in {folder.path} has hidden layers of {_shown(learner.hidden)} units, so --hidden "
+            f"The run in {folder.path} has hidden layers of {_shown(units)} units, so --hidden "
             f"{_shown(hidden)} does not fit: name as many layers, none of them narrower. To narrow them: vcl prune."
         )
-    stage = chosen_stage(folder, after)
-    record = folder.record
-    trained = trained_heads(runs.spec_from_record(record).heads, record["stages"][stage - 1] + 1)
+    stage = run.stage(after)
+    trained = trained_heads(run.spec.heads, run.record["stages"][stage - 1] + 1)
 
     def change(state: State) -> State:
         return eqx.tree_at(
             lambda s: s.posterior, state, widened(state.posterior, hidden, trained, learner.prior_std)
         )
 
-    return derive(folder, out, hidden, stage, change, {})
+    return resized(run, out, hidden, stage, change, {}).folder
+
+
+def resized(
+    run: StoredRun,
+    out: Path,
+    hidden: tuple[int, ...],
+    stage: int,
+    change: Callable[[State], State],
+    facts: dict[str, Any],
+) -> StoredRun:
+    """The run derived with other hidden layers; complete if `run` was."""
+    config = run.record["config"]
+    settings = {**config, "learner": {**config["learner"], "hidden": list(hidden), "network": "mlp"}}
+    copy = derive(run, out, stage, change, changes={"config": settings}, facts=facts)
+    if stage == len(run.record["stages"]):
+        resume(copy.folder)
+    return copy
 
 
 def _shown(hidden: tuple[int, ...]) -> str:
     return ",".join(map(str, hidden))
 
 
-def chosen_stage(folder: RunFolder, after: int | None) -> int:
-    """The stage asked for, or the last one that there is a checkpoint of."""
-    stages = folder.stages()
-    if not stages:
-        raise VclError(f"The run in {folder.path} has not learnt a task yet. Go on with: vcl resume {folder.path}")
-    if after is not None and after not in stages:
-        raise VclError(f"The run in {folder.path} has no checkpoint after stage {after}. It has: {stages}.")
-    return after or stages[-1]
-
-
-def derive(
-    folder: RunFolder,
-    out: Path,
-    hidden: tuple[int, ...],
-    stage: int,
-    change: Callable[[State], State],
-    facts: dict[str, Any],
-) -> RunFolder:
-    """A run folder like `folder` up to `stage`, with every state changed; it goes on where that one was."""
-    if out.exists():
-        raise VclError(f"{out} exists already, and nothing is overwritten. Choose another place with --out.")
-    record = folder.record
-    config = runs.from_record(record)
-    like = config.learner.init(jax.random.key(0), runs.spec_from_record(record))
-    settings = {**record["config"], "learner": {**record["config"]["learner"], "hidden": list(hidden)}}
-    origin = {
-        "run": folder.name,
-        "stage": stage,
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        **facts,
-    }
-    read = {number: folder.read_after(number, like) for number in folder.stages() if number <= stage}
-    # Under another name until it is whole: a part of it would begin to learn from the first task.
-    partial = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    copy = RunFolder.create(partial, {**record, "config": settings, "origin": origin})
-    # The last evaluation is made again, by the changed network.
-    copy.replace_events(e for e in folder.events() if (e["event"], e["stage"]) != ("evaluation", stage - 1))
-    for number, (state, saved) in read.items():
-        copy.save_after(number, change(state), saved, keep=read)
-    with writing(out):
-        partial.rename(out)
-    copy = RunFolder(out)
-    if stage == len(record["stages"]):
-        runs.resume(copy)
-    return copy
-
-
 def restricted(state: State, keep: Mask) -> State:
-    """Every MLP in `state` with only the units in `keep`."""
+    """Every Weights in `state` with only the units in `keep`."""
 
-    def narrow(network: MLP) -> MLP:
+    def narrow(network: Weights) -> Weights:
         body, below = [], np.ones(network.body[0].weight.shape[0], bool)
         for layer, kept in zip(network.body, keep, strict=True):
-            body.append(Dense(layer.weight[below][:, kept], layer.bias[kept]))
+            body.append(Affine(layer.weight[below][:, kept], layer.bias[kept]))
             below = kept
-        return MLP(tuple(body), Dense(network.head.weight[:, below], network.head.bias))
+        return from_layers([*body, Affine(network.head.weight[:, below], network.head.bias)])
 
-    return jax.tree.map(
-        lambda n: narrow(n) if isinstance(n, MLP) else n, state, is_leaf=lambda n: isinstance(n, MLP)
-    )
+    return map_weights(lambda n: narrow(n) if isinstance(n, Weights) else n, state)
 
 
 def widened(q: Gaussian, hidden: tuple[int, ...], trained: np.ndarray, prior_std: float) -> Gaussian:
@@ -198,33 +160,30 @@ def widened(q: Gaussian, hidden: tuple[int, ...], trained: np.ndarray, prior_std
     added = [new - old for new, old in zip(hidden, widths(q), strict=True)]
     prior = 2.0 * np.log(prior_std)
 
-    def grow(network: MLP, unknown: float, absent: float) -> MLP:
+    def grow(network: Weights, unknown: float, absent: float) -> Weights:
         body, below = [], 0
         for layer, more in zip(network.body, added, strict=True):
             weight = jnp.pad(layer.weight, ((0, below), (0, 0)), constant_values=absent)
             weight = jnp.pad(weight, ((0, 0), (0, more)), constant_values=unknown)
-            body.append(Dense(weight, jnp.pad(layer.bias, (0, more), constant_values=unknown)))
+            body.append(Affine(weight, jnp.pad(layer.bias, (0, more), constant_values=unknown)))
             below = more
         heads = [
             jnp.pad(weight, ((0, below), (0, 0)), constant_values=absent if known else unknown)
             for weight, known in zip(network.head.weight, trained, strict=True)
         ]
-        return MLP(tuple(body), Dense(jnp.stack(heads), network.head.bias))
+        return from_layers([*body, Affine(jnp.stack(heads), network.head.bias)])
 
     return Gaussian(grow(q.mean, 0.0, 0.0), grow(q.log_var, prior, -np.inf))
 
 
-def compare(folder: RunFolder, smaller: RunFolder, stream: Stream, stage: int, seen: int, watch: Watch) -> Pruning:
+def compare(run: StoredRun, smaller: StoredRun, stream: Stream, stage: int, seen: int, watch: Watch) -> Pruning:
     """Two networks on the test data of every task seen."""
-    pair = []
-    for place in (folder, smaller):
-        learner = runs.from_record(place.record).learner
-        pair.append((learner, place.state_after(stage, learner.init(jax.random.key(0), stream.spec))))
+    pair = [(place.learner, place.state(stage)) for place in (run, smaller)]
     accuracies: list[list[float]] = [[], []]
     moved, noise = [], []
     for task in range(seen):
         watch(0.4 + 0.5 * task / seen, f"comparing predictions for task {task + 1}/{seen}")
-        inputs, labels = stream.test(task)
+        inputs, labels, _ = stream.test(task)
 
         def answer(number: int, draw: int, task: int = task, inputs: np.ndarray = inputs) -> np.ndarray:
             learner, state = pair[number]
@@ -246,12 +205,12 @@ def compare(folder: RunFolder, smaller: RunFolder, stream: Stream, stage: int, s
         Network(
             widths(state.posterior),
             learner.footprint(state).parameters,
-            place.path_after(stage).stat().st_size,
+            place.folder.path_after(stage).stat().st_size,
             time_taken,
             tuple(accuracy),
         )
         for (learner, state), place, time_taken, accuracy in zip(
-            pair, (folder, smaller), seconds, accuracies, strict=True
+            pair, (run, smaller), seconds, accuracies, strict=True
         )
     )
     watch(1.0, "compared")

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from vcl import runs
 from vcl.analysis.units import (
     TOLERANCE,
-    Question,
+    Probe,
     active_units,
     change_without,
     information,
@@ -21,12 +21,12 @@ from vcl.analysis.units import (
     signal_to_noise,
     without,
 )
-from vcl.benchmarks import build
 from vcl.core import Stream
 from vcl.errors import VclError
-from vcl.gaussian import Gaussian
-from vcl.networks import MLP, logits, pixels, select_head
-from vcl.store import RunFolder
+from vcl.nets import Weights, from_layers, logits, pixels, select_head
+from vcl.posteriors.mean_field import Gaussian
+from vcl.runs.folder import RunFolder
+from vcl.runs.stored import StoredRun
 
 METHODS = ("vcl", "joint-vcl")
 """The methods whose state is one Gaussian over the weights of one network."""
@@ -46,7 +46,7 @@ class Layer:
 
     information: Float[np.ndarray, "t u"]
     """KL of the incoming weights and bias to the first prior, in nats."""
-    news: Float[np.ndarray, "t u"]
+    information_gain: Float[np.ndarray, "t u"]
     """KL of the incoming weights and bias to what they were before the task, in nats."""
     signal_to_noise: Float[np.ndarray, "t u"]
     """The largest |μ|/σ of the outgoing weights, into trained heads."""
@@ -74,7 +74,7 @@ class Analysis:
     layers: tuple[Layer, ...]
     change_without_pruned: Float[np.ndarray, "t"]
     """How far predictions move when all pruned units are removed, on the task that suffers most."""
-    questions: tuple[Question, ...]
+    probes: tuple[Probe, ...]
     """Training inputs of each task, on which the above was measured."""
 
     @property
@@ -93,13 +93,13 @@ def analyse(
     """Measure every hidden unit of a stored run, after each task that it has learnt."""
     check_tolerance(tolerance)
     prior, posteriors, heads = beliefs(folder)
-    questions = ask(stream_of(folder, data_dir), len(posteriors))
+    probes = ask(StoredRun(folder).stream(data_dir), len(posteriors))
     key = jax.random.key(0)
     rows = []
     changes = []
     for number, q in enumerate(posteriors):
         watch(number / len(posteriors), f"units after task {number + 1}/{len(posteriors)}")
-        seen = questions[: number + 1]
+        seen = probes[: number + 1]
         trained = trained_heads(heads, number + 1)
         effects = removal_effects(key, q, seen)
         active = active_units(key, q, seen, trained, effects, tolerance)
@@ -111,7 +111,7 @@ def analyse(
         Layer(*(np.stack(column) for column in zip(*layer, strict=True))) for layer in zip(*rows, strict=True)
     )
     watch(1.0, "units measured")
-    return Analysis(prior, posteriors, heads, layers, np.array(changes), questions)
+    return Analysis(prior, posteriors, heads, layers, np.array(changes), probes)
 
 
 def accuracy_without_pruned(analysis: Analysis, stream: Stream) -> Float[np.ndarray, "t 2"]:
@@ -122,7 +122,7 @@ def accuracy_without_pruned(analysis: Analysis, stream: Stream) -> Float[np.ndar
         active = tuple(layer.active[number] for layer in analysis.layers)
         accuracies = []
         for task in range(number + 1):
-            inputs, labels = stream.test(task)
+            inputs, labels, _ = stream.test(task)
             answers = [
                 predictive(key, select_head(network, analysis.heads[task]), inputs)
                 for network in (q, without(q, active))
@@ -134,16 +134,11 @@ def accuracy_without_pruned(analysis: Analysis, stream: Stream) -> Float[np.ndar
 
 def beliefs(folder: RunFolder) -> tuple[Gaussian, tuple[Gaussian, ...], tuple[int, ...]]:
     """The prior, the posterior after each task learnt, and the head of each task."""
-    check_method(folder)
-    record = folder.record
-    config, spec = runs.from_record(record), runs.spec_from_record(record)
-    like = config.learner.init(jax.random.key(0), spec)
-    stages = record["stages"]
-    ends = [n for n in folder.stages() if stages[n - 1] not in stages[n:]]
-    if not ends:
-        raise VclError(f"The run in {folder.path} has not learnt a task yet. Go on with: vcl resume {folder.path}")
-    posteriors = tuple(folder.state_after(n, like).posterior for n in ends)
-    return like.posterior, posteriors, spec.heads
+    run = StoredRun(folder)
+    check_method(run)
+    prior = run.learner.init(jax.random.key(0), run.spec).posterior
+    posteriors = tuple(run.state(stage).posterior for stage in run.task_ends())
+    return prior, posteriors, run.spec.heads
 
 
 def trained_heads(heads: tuple[int, ...], num_tasks: int) -> Bool[np.ndarray, "heads"]:
@@ -151,14 +146,17 @@ def trained_heads(heads: tuple[int, ...], num_tasks: int) -> Bool[np.ndarray, "h
     return np.isin(np.arange(max(heads) + 1), heads[:num_tasks])
 
 
-def check_method(folder: RunFolder) -> None:
-    """Refuse runs whose state is not one Gaussian over the weights of one network."""
-    method = folder.record["method"]
+def check_method(run: StoredRun) -> None:
+    """Refuse runs whose state is not one Gaussian over the weights of one network of dense layers."""
+    method = run.record["method"]
     if method not in METHODS:
         raise VclError(
-            f"The run in {folder.path} is one of {method}, whose units have no prior and posterior. Units "
+            f"The run in {run.path} is one of {method}, whose units have no prior and posterior. Units "
             f"can be looked into in runs of {' and '.join(METHODS)}."
         )
+    learner: Any = run.learner
+    if not learner.architecture.is_dense:
+        raise VclError(f"The run in {run.path} has convolutions; units can be looked into in dense layers only.")
 
 
 def check_tolerance(tolerance: float) -> None:
@@ -167,17 +165,11 @@ def check_tolerance(tolerance: float) -> None:
         raise VclError(f"--tolerance must be above 0 and below 1, but it is {tolerance}.")
 
 
-def stream_of(folder: RunFolder, data_dir: Path | None = None) -> Stream:
-    """The stream of tasks that a stored run learns from."""
-    config = runs.from_record(folder.record)
-    return build(config.benchmark, config.stream, config.seed, data_dir)
-
-
-def ask(stream: Stream, num_tasks: int) -> tuple[Question, ...]:
+def ask(stream: Stream, num_tasks: int) -> tuple[Probe, ...]:
     """Some training inputs of each of the first tasks; test data is left for judging what is concluded."""
     last = {task: stage for stage, task in enumerate(stream.stages)}
     return tuple(
-        Question(stream.spec.heads[task], stream.train(last[task]).inputs[:INPUTS_PER_TASK])
+        Probe(stream.spec.heads[task], stream.train(last[task]).inputs[:INPUTS_PER_TASK])
         for task in range(num_tasks)
     )
 
@@ -187,13 +179,12 @@ def exciting_patterns(q: Gaussian, layer: int, inputs: Shaped[np.ndarray, "n d"]
 
     For the first layer these are the mean weights; further up, the weights that the layers below amount to.
     """
-    body = q.mean.body[: layer + 1]
     # A unit's pre-activation is the output of the network that ends with its layer.
-    return np.asarray(_mean_gradient(MLP(body[:-1], body[-1]), jnp.asarray(inputs)))
+    return np.asarray(_mean_gradient(from_layers(q.mean.body[: layer + 1]), jnp.asarray(inputs)))
 
 
 @jax.jit
-def _mean_gradient(network: MLP, inputs: Shaped[Array, "n d"]) -> Float[Array, "u d"]:
+def _mean_gradient(network: Weights, inputs: Shaped[Array, "n d"]) -> Float[Array, "u d"]:
     def outputs(shift: Float[Array, "d"]) -> Float[Array, "u"]:
         return jnp.mean(logits(network, pixels(inputs) + shift), axis=0)
 

@@ -24,18 +24,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from vcl import runs
 from vcl.analysis.units import incoming, ratio, without_each
+from vcl.core import Learner
 from vcl.errors import VclError
-from vcl.gaussian import Gaussian, kl_terms
-from vcl.networks import MLP, Dense, cross_entropy
-from vcl.store import RunFolder
+from vcl.nets import Affine, Weights, cross_entropy
+from vcl.posteriors.mean_field import Gaussian, kl_terms
+from vcl.runs.folder import RunFolder
+from vcl.runs.stored import StoredRun
 from vcl.training import Batch, Data, masked_mean
 
 METHOD = "vcl"
 """The method whose fit of a task has one posterior, one prior and one head."""
 PHASE = "train"
-LOOKS = 40
+SNAPSHOTS = 40
 EXAMPLES = 500
 SAMPLES = 4
 
@@ -75,33 +76,38 @@ class UnitTracer:
         """The start, and points at equal ratios from the first epoch to the last: units die early."""
         if phase != PHASE:
             return ()
-        return (0, *np.unique(np.rint(np.geomspace(1, total, LOOKS)).astype(int)).tolist())
+        return (0, *np.unique(np.rint(np.geomspace(1, total, SNAPSHOTS)).astype(int)).tolist())
 
-    def look(self, phase: str, epoch: int, params: Gaussian, args: Gaussian, data: Data) -> None:
-        self.folder.save_look(self.stage, epoch, measure(params, args, some_of(data)))
+    def snapshot(self, phase: str, epoch: int, params: Gaussian, args: Gaussian, data: Data) -> None:
+        self.folder.save_snapshot(self.stage, epoch, measure(params, args, some_of(data)))
 
 
-def tracer(method: str) -> type[UnitTracer]:
-    """What traces runs of a method, if it can be traced."""
+def tracer(method: str, learner: Learner) -> type[UnitTracer]:
+    """What traces runs of a learner, if it can be traced."""
     if method != METHOD:
         raise VclError(
             f"--trace follows the units of a network that learns a task from one prior, with one head: runs of "
             f"--method {METHOD}. A run of {method} has no such units. Leave --trace out."
+        )
+    if not learner.architecture.is_dense:  # type: ignore[attr-defined]
+        raise VclError(
+            "--trace follows the units of dense layers; this network has convolutions. Leave --trace out."
         )
     return UnitTracer
 
 
 def read(folder: RunFolder) -> list[Trace]:
     """What was recorded of a run, for each task in order; empty if nothing was."""
-    looks = folder.looks()
-    if not looks:
+    snapshots = folder.snapshots()
+    if not snapshots:
         return []
-    hidden = runs.from_record(folder.record).learner.hidden  # type: ignore[attr-defined]
+    run = StoredRun(folder)
+    hidden = [units for _, units in run.learner.architecture.widths(run.spec.input_shape)]  # type: ignore[attr-defined]
     like = tuple(LayerTrace(*[np.zeros(width, np.float32)] * 4) for width in hidden)
     traces = []
-    for stage, points in groupby(looks, key=lambda place: place[0]):
+    for stage, points in groupby(snapshots, key=lambda place: place[0]):
         epochs = [epoch for _, epoch in points]
-        seen = [folder.look(stage, epoch, like) for epoch in epochs]
+        seen = [folder.snapshot(stage, epoch, like) for epoch in epochs]
         traces.append(Trace(stage, np.array(epochs), jax.tree.map(lambda *units: np.stack(units), *seen)))
     return traces
 
@@ -131,7 +137,7 @@ def _measure(q: Gaussian, prior: Gaussian, batch: Batch) -> tuple[tuple[Float[Ar
     )
 
 
-def above_each(network: MLP) -> tuple[Dense, ...]:
+def above_each(network: Weights) -> tuple[Affine, ...]:
     """The layer that each hidden layer feeds."""
     return (*network.body[1:], network.head)
 

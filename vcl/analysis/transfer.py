@@ -24,7 +24,7 @@ def forward_use(analysis: Analysis) -> Float[np.ndarray, "t t"]:
         keep = tuple(layer.first_active != source + 1 for layer in analysis.layers)
         for task in range(source, tasks):
             (use[source, task],) = change_without(
-                jax.random.key(0), analysis.posteriors[task], keep, [analysis.questions[task]]
+                jax.random.key(0), analysis.posteriors[task], keep, [analysis.probes[task]]
             )
     return use
 
@@ -37,7 +37,9 @@ def backward_change(analysis: Analysis) -> Float[np.ndarray, "t t"]:
     tasks = analysis.num_tasks
     change = np.full((tasks, tasks), np.nan)
     for source in range(tasks):
-        told = np.concatenate([layer.news[:, layer.first_active == source + 1] for layer in analysis.layers], axis=1)
+        told = np.concatenate(
+            [layer.information_gain[:, layer.first_active == source + 1] for layer in analysis.layers], axis=1
+        )
         if told.size:
             change[source, source:] = told.mean(axis=1)[source:]
     return change

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, Shaped
 
-from vcl.gaussian import Gaussian, kl_terms
-from vcl.networks import MLP, Dense, logits_local, pixels, select_head
+from vcl.nets import Affine, Weights, pixels, select_head
+from vcl.posteriors.mean_field import Gaussian, kl_terms, logits_local
 
 SAMPLES = 10
 TOLERANCE = 0.0002
@@ -33,7 +33,7 @@ Mask = tuple[Bool[np.ndarray, "_"], ...]
 Answer = TypeVar("Answer", bound=Array)
 
 
-class Question(NamedTuple):
+class Probe(NamedTuple):
     """Inputs of a task, and the head that answers for it."""
 
     head: int
@@ -51,7 +51,7 @@ def information(q: Gaussian, prior: Gaussian) -> Units:
     return tuple(np.asarray(incoming(layer)) for layer in divergences)
 
 
-def incoming(divergences: Dense) -> Float[Array, "u"]:
+def incoming(divergences: Affine) -> Float[Array, "u"]:
     """What each unit of a layer has of its incoming weights and its bias together."""
     return jnp.sum(divergences.weight, axis=0) + divergences.bias
 
@@ -68,7 +68,7 @@ def ratio(mean: Float[Array, "*s"], log_var: Float[Array, "*s"]) -> Float[Array,
     return jnp.where(jnp.isneginf(log_var), 0.0, jnp.abs(mean) * jnp.exp(-0.5 * log_var))
 
 
-def outgoing(network: MLP, trained: Bool[np.ndarray, "heads"]) -> tuple[Float[Array, "_ _"], ...]:
+def outgoing(network: Weights, trained: Bool[np.ndarray, "heads"]) -> tuple[Float[Array, "_ _"], ...]:
     """The weights that leave each hidden layer; into all trained heads from the last."""
     heads = jnp.concatenate([*network.head.weight[np.flatnonzero(trained)]], axis=1)
     return (*(layer.weight for layer in network.body[1:]), heads)
@@ -77,12 +77,12 @@ def outgoing(network: MLP, trained: Bool[np.ndarray, "heads"]) -> tuple[Float[Ar
 def without(q: Gaussian, keep: Mask) -> Gaussian:
     """q with the outgoing weights of all units but those in `keep` taken away: mean 0, variance 0."""
 
-    def cut(network: MLP, value: float) -> MLP:
+    def cut(network: Weights, value: float) -> Weights:
         body = [network.body[0]]
         for kept, layer in zip(keep[:-1], network.body[1:], strict=True):
-            body.append(Dense(jnp.where(kept[:, None], layer.weight, value), layer.bias))
-        head = Dense(jnp.where(keep[-1][:, None], network.head.weight, value), network.head.bias)
-        return MLP(tuple(body), head)
+            body.append(Affine(jnp.where(kept[:, None], layer.weight, value), layer.bias))
+        head = Affine(jnp.where(keep[-1][:, None], network.head.weight, value), network.head.bias)
+        return network.with_layers([*body, head])
 
     return Gaussian(cut(q.mean, 0.0), cut(q.log_var, -jnp.inf))
 
@@ -104,25 +104,24 @@ def total_variation(p: Float[Array, "*s n c"], q: Float[Array, "*s n c"]) -> Flo
     return 0.5 * jnp.mean(jnp.sum(jnp.abs(p - q), axis=-1), axis=-1)
 
 
-def change_without(key: Key[Array, ""], q: Gaussian, keep: Mask, questions: Sequence[Question]) -> list[float]:
-    """For each question, how far the predictions move when only the units in `keep` stay."""
+def change_without(key: Key[Array, ""], q: Gaussian, keep: Mask, probes: Sequence[Probe]) -> list[float]:
+    """For each probe, how far the predictions move when only the units in `keep` stay."""
     cut = without(q, keep)
     return [
         float(
             total_variation(
-                predictive(key, select_head(cut, question.head), question.inputs),
-                predictive(key, select_head(q, question.head), question.inputs),
+                predictive(key, select_head(cut, probe.head), probe.inputs),
+                predictive(key, select_head(q, probe.head), probe.inputs),
             )
         )
-        for question in questions
+        for probe in probes
     ]
 
 
-def removal_effects(key: Key[Array, ""], q: Gaussian, questions: Sequence[Question]) -> Units:
-    """How far the predictions move when one unit alone is removed: for the question that it matters most to."""
+def removal_effects(key: Key[Array, ""], q: Gaussian, probes: Sequence[Probe]) -> Units:
+    """How far the predictions move when one unit alone is removed: for the probe that it matters most to."""
     effects = [
-        _removal_effects(key, select_head(q, question.head), jnp.asarray(question.inputs), SAMPLES)
-        for question in questions
+        _removal_effects(key, select_head(q, probe.head), jnp.asarray(probe.inputs), SAMPLES) for probe in probes
     ]
     return tuple(np.max([np.asarray(layer) for layer in layers], axis=0) for layers in zip(*effects, strict=True))
 
@@ -194,7 +193,7 @@ def without_each(
 def active_units(
     key: Key[Array, ""],
     q: Gaussian,
-    questions: Sequence[Question],
+    probes: Sequence[Probe],
     trained: Bool[np.ndarray, "heads"],
     effects: Units,
     tolerance: float = TOLERANCE,
@@ -203,7 +202,7 @@ def active_units(
 
     Silent: none of its outgoing weights is further from zero than its own standard deviation. It adds noise at most.
     Idle: of the others, in the order of their effects from the smallest, as many as can be removed together, from
-    all layers, while no question's predictions move further than `tolerance`.
+    all layers, while no probe's predictions move further than `tolerance`.
     """
     heard = tuple(ratio >= 1.0 for ratio in signal_to_noise(q, trained))
     ranks = np.concatenate(effects).argsort(kind="stable").argsort()
@@ -217,7 +216,7 @@ def active_units(
     fine, too_many = 0, len(ranks) + 1
     while too_many - fine > 1:
         middle = (fine + too_many) // 2
-        if max(change_without(key, clear, keep(middle), questions)) <= tolerance:
+        if max(change_without(key, clear, keep(middle), probes)) <= tolerance:
             fine = middle
         else:
             too_many = middle

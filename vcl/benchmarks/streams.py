@@ -189,7 +189,7 @@ def online(stream: Stream, size: int, seed: int) -> Stream:
 
 
 def joint(stream: Stream) -> Stream:
-    """Every stage brings all that came so far once more. Labels tell heads apart too: head · classes + label."""
+    """Every stage brings all that came so far once more, each example with its head."""
     spec = stream.spec
     counts = [len(stream.train(stage).labels) for stage in range(len(stream.stages))]
     ends = np.cumsum(counts)
@@ -197,12 +197,13 @@ def joint(stream: Stream) -> Stream:
     def train(stage: int) -> Examples:
         # Filled part by part: of a long stream of permuted images there is room for one copy, not for two.
         inputs = np.empty((ends[stage], spec.input_size), spec.input_dtype)
-        labels = np.empty(ends[stage], np.int32)
+        labels, groups = np.empty((2, ends[stage]), np.int32)
         for source, (end, count) in enumerate(zip(ends[: stage + 1], counts, strict=False)):
             part = stream.train(source)
             inputs[end - count : end] = part.inputs
-            labels[end - count : end] = spec.heads[stream.stages[source]] * spec.num_classes + part.labels
-        return Examples(inputs, labels)
+            labels[end - count : end] = part.labels
+            groups[end - count : end] = spec.heads[stream.stages[source]]
+        return Examples(inputs, labels, groups)
 
     return replace(stream, spec=replace(spec, capacity=int(ends[-1])), train=train)
 

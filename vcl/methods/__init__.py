@@ -1,6 +1,11 @@
 """Every learner, by the name it has on the command line."""
 
+import dataclasses
+import json
+from typing import Any
+
 from vcl.core import Learner
+from vcl.errors import VclError, choose
 from vcl.methods.agem import AGEM
 from vcl.methods.clnp import CLNP
 from vcl.methods.ewc import EWC
@@ -16,7 +21,14 @@ from vcl.methods.references import Joint, JointVCL, SeparateFinetune, SeparateVC
 from vcl.methods.rwalk import RWalk
 from vcl.methods.si import SI
 from vcl.methods.ucb import UCB
+from vcl.methods.variants.clnp_recovery import CLNPRecovery
+from vcl.methods.variants.ewc_online import EWCOnline
+from vcl.methods.variants.gem_sampled import GEMSampled
+from vcl.methods.variants.icarl_labels import ICaRLLabels
+from vcl.methods.variants.ucb_cubed import UCBCubed
 from vcl.methods.vcl import VCL
+from vcl.nets import Network
+from vcl.nets.network import from_json, to_json
 
 METHODS: dict[str, type[Learner]] = {
     "vcl": VCL,
@@ -26,16 +38,56 @@ METHODS: dict[str, type[Learner]] = {
     "joint": Joint,
     "joint-vcl": JointVCL,
     "ewc": EWC,
+    "ewc-online": EWCOnline,
     "laplace": Laplace,
     "si": SI,
     "rwalk": RWalk,
     "ucb": UCB,
+    "ucb-cubed": UCBCubed,
     "progress-compress": ProgressCompress,
     "gem": GEM,
+    "gem-sampled": GEMSampled,
     "agem": AGEM,
     "progressive": Progressive,
     "generative-replay": GenerativeReplay,
     "feedback-replay": FeedbackReplay,
     "icarl": ICaRL,
+    "icarl-labels": ICaRLLabels,
     "clnp": CLNP,
+    "clnp-recovery": CLNPRecovery,
 }
+
+
+def make(method: str, settings: dict[str, Any]) -> Learner:
+    """The learner of this name with these settings, which may come from JSON.
+
+    >>> make("ewc", {"strength": 10.0, "hidden": [20]}).hidden
+    (20,)
+    """
+    kind: Any = METHODS[choose("method", method, METHODS)]
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in settings:
+        choose(f"setting of {method}", name, known)
+    return kind(**{name: _from_json(name, value) for name, value in settings.items()})
+
+
+def _from_json(name: str, value: Any) -> Any:
+    """JSON's lists were tuples, and one of them a network."""
+    if name == "network" and isinstance(value, list):
+        return from_json(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def settings_of(learner: Learner) -> dict[str, Any]:
+    """All settings of a learner, as JSON has them."""
+    fields = [field.name for field in dataclasses.fields(learner)]  # type: ignore[arg-type]
+    values = {name: getattr(learner, name) for name in fields}
+    return json.loads(json.dumps(values, default=lambda v: to_json(v) if isinstance(v, Network) else str(v)))
+
+
+def name_of(learner: Learner) -> str:
+    """The name of a learner on the command line."""
+    for name, kind in METHODS.items():
+        if type(learner) is kind:
+            return name
+    raise VclError(f"{type(learner).__name__} is not one of vcl's methods, so it has no name to be stored under.")

@@ -1,29 +1,26 @@
 """Continual learning via neural pruning (Golkar et al., 2019).
 
-A task is learnt with a penalty that leaves some units unused,
+A task is learnt with an L1 penalty on the weights and biases of free units, which leaves some units inactive,
 
-    -(1/N) Σ_n log p(y_n | x_n, θ) + λ Σ_u Σ_i |θ_ui| / d,
+    -(1/N) Σ_n log p(y_n | x_n, θ) + λ Σ_i |θ_i|.
 
-over the d incoming weights, and the bias, of each unit u that is free. (The paper's L1 penalty, divided by d so that
-one λ can serve layers of all widths; it was not compared with the undivided one in full.) The activity of
-a unit is its mean |activation| on examples held out from the task's data. Layer by layer, the threshold up to which
-units are cut off is raised until the accuracy on these examples has fallen by the layer's share of the margin. The
-units that remain are active, from now on and for all tasks:
+The activity of a unit is its mean |activation| on examples held out from the task's data. Layer by layer, the
+threshold below which units are pruned is raised until the accuracy on these examples has fallen by the layer's
+share of the margin. The remaining units are active, for this and all later tasks:
 
     into an active unit    from active units: frozen; from all others: zero and frozen
-    into a free unit       drawn afresh; the next tasks learn it, and may read active units as well
+    into a free unit       initialised again; later tasks train it, and it may read active units as well
 
-so nothing that a task uses ever changes. After the cut, the task's new units are trained on among themselves without
-the penalty, to make up for what the cut and the penalty took (not in the paper; 0 `recovery` leaves it out). When
-a layer has no free units left, a task learns the other layers and its output layer, on the features there are.
+so nothing that a task depends on ever changes. When a layer has no free units left, a task learns the other layers
+and its output layer.
 
-Each task has an output layer of its own, in the domain scenario too: the method is told the task at test time.
+Each task has its own output layer, in the domain scenario too: the method needs the task at test time.
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import equinox as eqx
 import jax
@@ -32,50 +29,76 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from vcl.core import Fit, StreamSpec, Task
 from vcl.errors import VclError
-from vcl.methods.point import PointLearner, check_not_negative, recipes
-from vcl.networks import MLP, Dense, cross_entropy, logits, pixels, random, random_like, replace_head, select_head
+from vcl.methods.base.point import PointLearner
+from vcl.methods.base.settings import Recipes, check_not_negative, family_settings
+from vcl.nets import (
+    Affine,
+    Weights,
+    cross_entropy,
+    forward,
+    from_layers,
+    logits,
+    pixels,
+    point,
+    random,
+    random_like,
+    replace_head,
+    select_head,
+)
 from vcl.training import Adam, Batch, Data, masked_mean, shuffle
 
 CHOSEN = {"learning_rate": 0.002, "schedule": "cosine"}
+
+SEARCHED = family_settings(
+    split={**CHOSEN, "strength": 0.00003, "margin": 0.002},
+    permuted={**CHOSEN, "strength": 0.003, "margin": 0.03},
+)
 
 Units = tuple[Bool[Array, "_"], ...]
 """A set of units: which ones of each hidden layer."""
 
 
 class CLNPState(eqx.Module):
-    network: MLP
+    network: Weights
     """With a head for every task."""
     active: Units
 
 
 class Masks(eqx.Module):
-    """What a fit may change and use."""
+    """The units that a fit trains and uses."""
 
     free: Units
-    """Units whose parameters learn."""
+    """Units with trainable parameters."""
     used: Units
-    """Units that pass on anything at all."""
+    """Units that are not pruned."""
     strength: Float[Array, ""]
 
 
 @dataclass(frozen=True)
 class CLNP(PointLearner):
-    """Continual learning via neural pruning: each task freezes the units that it needs, the others stay free."""
+    """Continual learning via neural pruning: each task freezes the units that it needs, the others stay free.
 
-    strength: Annotated[float, "λ, the weight of the L1 penalty that leaves units unused"] = 1.0
-    margin: Annotated[float, "accuracy (between 0 and 1) given up to cut off units, before the recovery"] = 0.1
-    held_out: Annotated[float, "part of each task's examples on which units are judged"] = 0.05
-    recovery: Annotated[int, "passes over the data after the cut, without the penalty (0: none)"] = 5
+    Examples
+    --------
+    >>> CLNP(strength=1e-4, margin=0.01).held_out
+    0.05
+    """
 
-    told_the_task: ClassVar[bool] = True
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={**CHOSEN, "strength": 0.1, "margin": 0.002, "epochs": 5, "recovery": 5},
-        permuted={**CHOSEN, "strength": 1.5, "margin": 0.1, "epochs": 4, "recovery": 6},
-    )
+    strength: Annotated[float, "λ, the weight of the L1 penalty"] = 0.0001
+    margin: Annotated[float, "accuracy (between 0 and 1) sacrificed to prune units"] = 0.01
+    held_out: Annotated[float, "fraction of each task's examples on which activity and accuracy are measured"] = 0.05
+
+    needs_task_id: ClassVar[bool] = True
+    dense_only: ClassVar[str] = "CLNP is defined here for units of dense layers only."
+    recipes: ClassVar[Recipes] = {
+        "fast": SEARCHED,
+        # The paper's networks have 2000 units a layer; λ and margin for narrower ones are from our search too.
+        "published": SEARCHED,
+    }
 
     def __post_init__(self) -> None:
         PointLearner.__post_init__(self)
-        check_not_negative(self, "strength", "margin", "recovery")
+        check_not_negative(self, "strength", "margin")
         if not 0 < self.held_out < 1:
             raise VclError(f"--held-out must be between 0 and 1, but it is {self.held_out}.")
 
@@ -85,7 +108,7 @@ class CLNP(PointLearner):
                 "CLNP is undefined in the class scenario: each task has an output layer that knows its own classes "
                 "only, and nothing tells which one to ask. Use --scenario task or domain, where the task is told."
             )
-        network = random(key, self.hidden, replace(spec, heads=tuple(range(spec.num_tasks))))
+        network = random(key, self.architecture, replace(spec, heads=tuple(range(spec.num_tasks))))
         return CLNPState(network, tuple(jnp.zeros(width, bool) for width in self.hidden))
 
     def observe(self, key: Key[Array, ""], state: CLNPState, task: Task, data: Data, fit: Fit) -> CLNPState:
@@ -104,44 +127,43 @@ class CLNP(PointLearner):
             batch_size=self.batch_size,
         )
         active = cut(network, state.active, held, self.margin)
-        if self.recovery:
-            network = fit(
-                jax.random.fold_in(key, 2),
-                "recover",
-                step,
-                network,
-                Masks(free, active, jnp.float32(0.0)),
-                data,
-                epochs=self.recovery,
-                batch_size=self.batch_size,
-            )
+        network = self.after_pruning(
+            jax.random.fold_in(key, 2), network, Masks(free, active, jnp.zeros(())), data, fit
+        )
         network = release(jax.random.fold_in(key, 3), network, active)
         return CLNPState(replace_head(state.network, task.index, network), active)
 
-    def readout(self, key: Key[Array, ""], state: CLNPState, task: Task, fit: Fit) -> MLP:
+    def after_pruning(self, key: Key[Array, ""], network: Weights, masks: Masks, data: Data, fit: Fit) -> Weights:
+        """The network as it will be frozen: unchanged."""
+        return network
+
+    def readout(self, key: Key[Array, ""], state: CLNPState, task: Task, fit: Fit) -> Weights:
         return select_head(state.network, task.index)
 
-    def loss(self, key: Key[Array, ""], network: MLP, masks: Masks, batch: Batch) -> Float[Array, ""]:
-        """-(1/N) log likelihood + λ Σ_u Σ_i |θ_ui| / d, neither of which has a gradient at what is frozen."""
-        h = pixels(batch.inputs)
-        penalty = jnp.sum(mean_absolute(network.head))
-        for layer, free, used in zip(network.body, masks.free, masks.used, strict=True):
-            a = h @ layer.weight + layer.bias
-            # Free units have no weights into frozen ones: stopping at those loses no gradient of what is free.
-            h = jnp.where(used, jax.nn.relu(jnp.where(free, a, jax.lax.stop_gradient(a))), 0.0)
-            penalty += jnp.sum(free * mean_absolute(layer))
-        outputs = h @ network.head.weight + network.head.bias
+    def loss(self, key: Key[Array, ""], network: Weights, masks: Masks, batch: Batch) -> Float[Array, ""]:
+        """-(1/N) log likelihood + λ Σ_i |θ_i|, without a gradient for frozen weights."""
+
+        def affine(number: int, layer: Affine, h: Float[Array, "n i"]) -> Float[Array, "n o"]:
+            a = point(number, layer, h)
+            if number == len(masks.free):
+                return a
+            # Free units have no weights into frozen ones, so no gradient of a free weight is lost here.
+            return jnp.where(masks.used[number], jnp.where(masks.free[number], a, jax.lax.stop_gradient(a)), 0.0)
+
+        outputs = forward(network, network.layers, pixels(batch.inputs), affine)
+        penalty = jnp.sum(self.norms(network.head))
+        for layer, free in zip(network.body, masks.free, strict=True):
+            penalty += jnp.sum(free * self.norms(layer))
         return masked_mean(cross_entropy(outputs, batch.labels), batch.mask) + masks.strength * penalty
 
-
-def mean_absolute(layer: Dense) -> Float[Array, "o"]:
-    """Σ_i |θ_ui| / d for each unit u."""
-    return (jnp.sum(jnp.abs(layer.weight), axis=0) + jnp.abs(layer.bias)) / layer.weight.shape[0]
+    def norms(self, layer: Affine) -> Float[Array, "o"]:
+        """Σ_i |θ_ui| for each unit u."""
+        return jnp.sum(jnp.abs(layer.weight), axis=0) + jnp.abs(layer.bias)
 
 
 @functools.partial(jax.jit, static_argnames="fraction")
 def set_aside(key: Key[Array, ""], data: Data, fraction: float) -> tuple[Data, Data]:
-    """The data without a random part of it, and that part (of a single example, both are it)."""
+    """Split off a random fraction of the data (a single example is in both parts)."""
     count = jnp.minimum(jnp.ceil(fraction * data.size).astype(jnp.int32), data.size - 1)
     order = shuffle(key, data)
     rest = jnp.roll(order, -count)
@@ -153,17 +175,17 @@ def set_aside(key: Key[Array, ""], data: Data, fraction: float) -> tuple[Data, D
 
 
 @functools.partial(jax.jit, static_argnames="margin")
-def cut(network: MLP, active: Units, held: Data, margin: float) -> Units:
+def cut(network: Weights, active: Units, held: Data, margin: float) -> Units:
     """The units to keep: the active ones, and the free ones whose activity is above their layer's threshold."""
     real = jnp.arange(held.capacity) < held.size
 
-    def accuracy(layers: tuple[Dense, ...], h: Float[Array, "n _"]) -> Float[Array, ""]:
-        """What `layers` and the head make of the activations before them."""
-        right = jnp.argmax(logits(MLP(layers, network.head), h), axis=1) == held.labels
+    def accuracy(layers: tuple[Affine, ...], h: Float[Array, "n _"]) -> Float[Array, ""]:
+        """The accuracy of `layers` and the head, applied to activations h."""
+        right = jnp.argmax(logits(from_layers([*layers, network.head]), h), axis=1) == held.labels
         return jnp.sum(right & real) / held.size
 
     def still_enough(
-        layers: tuple[Dense, ...],
+        layers: tuple[Affine, ...],
         h: Float[Array, "n units"],
         old: Bool[Array, "units"],
         activity: Float[Array, "units"],
@@ -187,9 +209,9 @@ def cut(network: MLP, active: Units, held: Data, margin: float) -> Units:
 
 
 def highest(enough: Callable[[Float[Array, ""]], Bool[Array, ""]], values: Float[Array, "n"]) -> Float[Array, ""]:
-    """The highest of `values` that is `enough` when all lower ones are and no higher one is, by bisection.
+    """The highest of `values` that is `enough`, by bisection; -1 if none is.
 
-    -1, under which nothing lies, counts as enough. Otherwise, one that is enough and whose successor is not.
+    If `enough` is not monotone: a value that is enough and whose successor is not.
     """
     rising = jnp.concatenate([jnp.array([-1.0]), jnp.sort(values)])
 
@@ -204,13 +226,14 @@ def highest(enough: Callable[[Float[Array, ""]], Bool[Array, ""]], values: Float
 
 
 @jax.jit
-def release(key: Key[Array, ""], network: MLP, active: Units) -> MLP:
-    """Draw the units that are not active afresh, and cut them off from the active ones and from the head."""
+def release(key: Key[Array, ""], network: Weights, active: Units) -> Weights:
+    """Initialise the inactive units again, and disconnect them from the active ones and from the head."""
     fresh = random_like(key, network)
     readable = jnp.ones(network.body[0].weight.shape[0], bool)
     body = []
     for layer, drawn, kept in zip(network.body, fresh.body, active, strict=True):
         weight = jnp.where(kept, jnp.where(readable[:, None], layer.weight, 0.0), drawn.weight)
-        body.append(Dense(weight, jnp.where(kept, layer.bias, drawn.bias)))
+        body.append(Affine(weight, jnp.where(kept, layer.bias, drawn.bias)))
         readable = kept
-    return MLP(tuple(body), Dense(jnp.where(readable[:, None], network.head.weight, 0.0), network.head.bias))
+    head = Affine(jnp.where(readable[:, None], network.head.weight, 0.0), network.head.bias)
+    return network.with_layers([*body, head])

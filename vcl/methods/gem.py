@@ -1,25 +1,28 @@
 """Gradient episodic memory (Lopez-Paz & Ranzato, 2017).
 
-The loss on the memory of no other task may rise. With the gradient g of a minibatch and the gradients M, a row for
-each other task, a step goes along the vector nearest to g that agrees with every row:
+A step must not increase the loss on the memory of any other task. With the gradient g of a minibatch and the
+gradients M, a row for each other task, it follows the vector nearest to g that has no negative product with any
+row:
 
     min_z ½ ‖z - g‖²  subject to  M z ≥ 0.
 
 Its dual has as many unknowns as there are tasks: min_v ½ vᵀ M Mᵀ v + (M g)ᵀ v subject to v ≥ 0, and z = g + Mᵀ v.
-Where g disagrees with a row, v ≥ margin is asked for instead of v ≥ 0: steps that also improve the other tasks.
+Where g has a negative product with a row, v ≥ margin is required instead of v ≥ 0, which favours backward transfer.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from vcl.methods.episodic import Episode, EpisodicLearner
-from vcl.methods.point import check_not_negative, negative_log_likelihood, recipes
-from vcl.networks import MLP, select_head
+from vcl.memory import Memory
+from vcl.methods.base.episodic import Episode, EpisodicLearner
+from vcl.methods.base.point import negative_log_likelihood
+from vcl.methods.base.settings import Recipes, check_not_negative, family_settings
+from vcl.nets import Weights, select_head
 from vcl.training import Batch
 
 ROUNDS = 100
@@ -28,37 +31,49 @@ ROUNDS = 100
 
 @dataclass(frozen=True)
 class GEM(EpisodicLearner):
-    """Gradient episodic memory: steps that raise the loss on no other task's memory."""
+    """Gradient episodic memory: steps that do not increase the loss on any other task's memory.
 
-    margin: Annotated[float, "least weight of each other task's gradient where any of them disagrees"] = 0.5
-    reference: Annotated[int, "examples drawn from each memory for each step (0: all of it, as published)"] = 0
+    Examples
+    --------
+    >>> GEM(memory=100).margin
+    0.5
+    """
 
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={"learning_rate": 0.1, "epochs": 3, "batch_size": 64},
-        permuted={"learning_rate": 0.03, "schedule": "plateau", "epochs": 1, "batch_size": 10, "reference": 16},
-    )
+    margin: Annotated[float, "least weight of each other task's gradient in a corrected step"] = 0.5
+
+    recipes: ClassVar[Recipes] = {
+        "fast": family_settings(
+            split={"learning_rate": 0.1, "epochs": 3, "batch_size": 64},
+            permuted={"learning_rate": 0.2, "epochs": 1, "batch_size": 64},
+        ),
+        # The paper has 1000 examples a task; these have all of them.
+        "published": family_settings(
+            split={"learning_rate": 0.1, "epochs": 1, "batch_size": 10, "memory": 256, "margin": 0.5},
+            permuted={"learning_rate": 0.1, "epochs": 1, "batch_size": 10, "memory": 256, "margin": 0.5},
+        ),
+    }
 
     def __post_init__(self) -> None:
         EpisodicLearner.__post_init__(self)
-        check_not_negative(self, "margin", "reference")
+        check_not_negative(self, "margin")
 
-    def correct(self, key: Key[Array, ""], network: MLP, gradient: MLP, episode: Episode) -> MLP:
-        return project(gradient, memory_gradients(key, network, episode, self.reference), self.margin)
+    def correct(self, key: Key[Array, ""], network: Weights, gradient: Weights, episode: Episode) -> Weights:
+        return project(gradient, self.memory_gradients(key, network, episode), self.margin)
+
+    def memory_gradients(self, key: Key[Array, ""], network: Weights, episode: Episode) -> Weights:
+        """Each other task's gradient on its whole memory, stacked; zero where the memory is empty."""
+        return task_gradients(network, episode.others, episode.heads)
 
 
-def memory_gradients(key: Key[Array, ""], network: MLP, episode: Episode, reference: int) -> MLP:
-    """Each other task's gradient, stacked; zero where nothing is kept of a task."""
+def task_gradients(network: Weights, memory: Memory, heads: Int[Array, "tasks"]) -> Weights:
+    """The gradient on each task's memory, at the task's own head."""
 
     def one(
-        kept: tuple[Key[Array, ""], Shaped[Array, "size d"], Int[Array, "size"], Int[Array, ""], Int[Array, ""]],
-    ) -> MLP:
-        key, inputs, labels, filled, head = kept
-        mask = jnp.arange(labels.shape[0]) < filled
-        if reference:
-            rows = jax.random.randint(key, (reference,), 0, jnp.maximum(filled, 1))
-            inputs, labels, mask = inputs[rows], labels[rows], mask[rows]
-        batch = Batch(inputs, labels, mask, filled)
-        # A real branch, not a mask: tasks that have not come yet cost nothing.
+        kept: tuple[Shaped[Array, "size d"], Int[Array, "size"], Int[Array, ""], Int[Array, ""]],
+    ) -> Weights:
+        inputs, labels, filled, head = kept
+        batch = Batch(inputs, labels, jnp.arange(labels.shape[0]) < filled, filled)
+        # A branch, not a mask: tasks still to come cost nothing.
         return jax.lax.cond(
             filled > 0,
             jax.grad(lambda network: negative_log_likelihood(select_head(network, head), batch)),
@@ -66,9 +81,7 @@ def memory_gradients(key: Key[Array, ""], network: MLP, episode: Episode, refere
             network,
         )
 
-    others = episode.others
-    keys = jax.random.split(key, others.filled.shape[0])
-    return jax.lax.map(one, (keys, others.inputs, others.labels, others.filled, episode.heads))
+    return jax.lax.map(one, (memory.inputs, memory.labels, memory.filled, heads))
 
 
 def project(gradient: PyTree, others: PyTree, margin: float) -> PyTree:
@@ -89,9 +102,9 @@ def nearest(
 ) -> Float[Array, "tasks"]:
     """The v ≥ margin that minimises ½ vᵀ M Mᵀ v + (M g)ᵀ v.
 
-    A sweep of coordinate descent finds which coordinates stay at their bound, Newton's method solves for the others,
-    and so on until nothing moves. Newton's step is taken only where it is better, so that memories whose gradients
-    depend on each other do no harm. Rows are scaled to unit length: the size of no task's gradient matters.
+    Sweeps of coordinate descent, which find the coordinates at their bound, alternate with Newton steps in the rest
+    until convergence. A Newton step is taken only if it lowers the objective, so that linearly dependent
+    gradients do no harm. Rows are scaled to unit length.
     """
     length = jnp.sqrt(jnp.diag(gram))
     scale = jnp.where(length > 0, length, 1.0)

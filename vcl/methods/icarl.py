@@ -1,30 +1,27 @@
 """iCaRL, incremental classifier and representation learning (Rebuffi et al., 2017).
 
-A budget of exemplars is shared evenly by the classes seen so far. A task trains the network on its data D and on the
-exemplars, with a sigmoid g_o for each output o, on
+A budget of exemplars is shared evenly by the classes seen so far. A task trains the network on its data D and on
+the exemplars, with a sigmoid g_o for each output o, on
 
     -(1/N) Σ_n Σ_o [z_no log g_o(x_n) + (1 - z_no) log(1 - g_o(x_n))],
 
-where the targets z are d times what the network said before the task (distillation) and 1 - d times the label, 0 or
-1, for outputs that were there before, and the label for outputs of the task's own classes. The paper has d = 1: new
-examples are then asked to go on looking like the old classes that they happened to look like before they were seen.
-Outputs of classes not yet seen have no part. Where a task brings classes that are old (the domain scenario), its own
-data is given their labels, exemplars the old outputs. An exemplar of an earlier task may be given more weight than a
-new example (`emphasis`; the paper has 1). Weights that begin small (`init_scale`) leave less that is random in the
-features, of which the nearest mean is taken.
+where the targets z are the network's outputs before the task for old classes (distillation), and the label, 0 or 1,
+for the task's own classes. Outputs of classes not yet seen are left out. Where a task brings classes that are old
+(the domain scenario), its own data have their labels as targets, exemplars the old outputs.
 
-With φ the top hidden layer, scaled to length one, the exemplars of a class are chosen by herding (their mean is near
-the class's), shrinking drops the last chosen, and their mean, scaled to length one, is the class's prototype μ:
+With φ the top hidden layer, scaled to length one, the exemplars of a class are chosen by herding (their mean is
+near the class's), shrinking drops the last chosen, and their mean, scaled to length one, is the class's prototype
+μ. The prediction is the class of the nearest prototype. The paper stops there; for probabilities we take
 
     p(y | x) ∝ exp(-s min_{μ of y} ‖φ(x) - μ‖²).
 
-A class that occurs in several tasks has exemplars and a prototype for each: a pair of task and class is one kind of
-thing to remember. Where each task has a head, only its own prototypes compete.
+A class that occurs in several tasks has exemplars and a prototype for each. Where each task has a head, only its
+own prototypes compete.
 """
 
 import functools
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import equinox as eqx
 import jax
@@ -32,10 +29,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from vcl import memory
-from vcl.core import Fit, Footprint, StreamSpec, Task, size
+from vcl.core import Fit, Footprint, StreamSpec, Task, check_index, size
 from vcl.errors import VclError
-from vcl.methods.point import Settings, check_positive, recipes
-from vcl.networks import MLP, Dense, features, logits_by_head, pixels, random
+from vcl.methods.base.settings import Recipes, Settings, check_positive, family_settings
+from vcl.nets import Weights, features, logits_by_head, pixels, random
 from vcl.training import Adam, Batch, Data, masked_mean
 
 BATCH = 1000
@@ -47,25 +44,25 @@ class Exemplars(eqx.Module):
     """The examples kept: the first `size` rows."""
 
     inputs: Shaped[Array, "budget d"]
-    pairs: Int[Array, "budget"]
-    """Task and class in one number: task · classes + class."""
+    labels: Int[Array, "budget"]
+    tasks: Int[Array, "budget"]
     places: Int[Array, "budget"]
-    """Which in its pair's herding order."""
+    """Position in the herding order of its class in its task."""
     size: Int[Array, ""]
 
 
 class ICaRLState(eqx.Module):
-    network: MLP
+    network: Weights
     exemplars: Exemplars
     heads: Int[Array, "tasks"]
     """The head of each task."""
 
 
 class Distillation(eqx.Module):
-    """What the targets of a task are made from."""
+    """What the targets of a task depend on."""
 
-    network: MLP
-    """As it was before the task."""
+    network: Weights
+    """The network before the task."""
     old: Bool[Array, "heads c"]
     """Outputs of classes seen before the task."""
     new: Bool[Array, "heads c"]
@@ -77,69 +74,73 @@ class Distillation(eqx.Module):
 class Prototypes(eqx.Module):
     """A classifier by the nearest mean of exemplars."""
 
-    body: tuple[Dense, ...]
+    network: Weights
     means: Float[Array, "tasks c f"]
     known: Bool[Array, "tasks c"]
-    """Which of them may answer."""
+    """Those that take part in a prediction."""
 
 
 @dataclass(frozen=True)
 class ICaRL(Settings):
-    """iCaRL: exemplars chosen by herding, distillation of old outputs, nearest-mean classification."""
+    """iCaRL: exemplars chosen by herding, distillation of old outputs, nearest-mean classification.
+
+    Examples
+    --------
+    >>> ICaRL(exemplars=500).exemplars
+    500
+    """
 
     exemplars: Annotated[int, "examples kept in all, shared evenly by the classes seen so far"] = 2000
-    emphasis: Annotated[float, "weight of an earlier task's exemplar against that of a new example (paper: 1)"] = 1.0
-    distillation: Annotated[float, "d, the share of what the network said before in old outputs (paper: 1)"] = 1.0
-    init_scale: Annotated[float, "the first weights are those of a usual network, times this"] = 1.0
     sharpness: Annotated[float, "s, how fast probability falls with the squared distance to a prototype"] = 20.0
 
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={"emphasis": 5.0, "distillation": 0.1, "init_scale": 0.1, "epochs": 20}, permuted={"emphasis": 30.0}
-    )
+    recipes: ClassVar[Recipes] = {
+        "fast": family_settings(split={}, permuted={}),
+        # Epochs and batch size of the paper. Its rate (SGD, 2.0) is for a residual network: Adam's default instead.
+        "published": family_settings(
+            split={"epochs": 70, "batch_size": 128, "learning_rate": 0.001},
+            permuted={"epochs": 70, "batch_size": 128, "learning_rate": 0.001},
+        ),
+    }
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        check_positive(self, "exemplars", "emphasis", "init_scale", "sharpness")
-        if not 0 <= self.distillation <= 1:
-            raise VclError(f"--distillation must be a share, from 0 to 1, but it is {self.distillation}.")
+        check_positive(self, "exemplars", "sharpness")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> ICaRLState:
         kinds = spec.num_classes * (1 if spec.scenario == "class" else spec.num_tasks)
         if self.exemplars < kinds:
             raise VclError(
-                f"{self.exemplars} exemplars are too few for {kinds} classes (counted in each task): every one "
-                "needs at least one to be recognised by. Choose larger --exemplars."
+                f"{self.exemplars} exemplars are too few for {kinds} classes (counted in each task): each "
+                "needs at least one. Choose larger --exemplars."
             )
-        exemplars = Exemplars(
-            jnp.zeros((self.exemplars, spec.input_size), spec.input_dtype),
-            jnp.zeros(self.exemplars, jnp.int32),
-            jnp.zeros(self.exemplars, jnp.int32),
-            jnp.zeros((), jnp.int32),
-        )
-        network = jax.tree.map(lambda a: self.init_scale * a, random(key, self.hidden, spec))
-        return ICaRLState(network, exemplars, jnp.asarray(spec.heads, jnp.int32))
+        inputs = jnp.zeros((self.exemplars, spec.input_size), spec.input_dtype)
+        zeros = jnp.zeros(self.exemplars, jnp.int32)
+        exemplars = Exemplars(inputs, zeros, zeros, zeros, jnp.zeros((), jnp.int32))
+        return ICaRLState(random(key, self.architecture, spec), exemplars, jnp.asarray(spec.heads, jnp.int32))
 
     def observe(self, key: Key[Array, ""], state: ICaRLState, task: Task, data: Data, fit: Fit) -> ICaRLState:
+        check_index("task", task.index, len(state.heads))
         classes = state.network.head.bias.shape[1]
         index = jnp.int32(task.index)
-        mixed, places = merge(state.exemplars, index, classes, data)
+        mixed, places = merge(state.exemplars, index, data)
         before = distillation(state, index, mixed)
         step = Adam(self.loss, self.learning_rate, self.schedule)
         network = fit(
             key, "train", step, state.network, before, mixed, epochs=self.epochs, batch_size=self.batch_size
         )
-        exemplars = choose_exemplars(network.body, index, classes, mixed, places, self.exemplars)
+        exemplars = choose_exemplars(network, index, classes, len(state.heads), mixed, places, self.exemplars)
         return ICaRLState(network, exemplars, state.heads)
 
     def readout(self, key: Key[Array, ""], state: ICaRLState, task: Task, fit: Fit) -> Prototypes:
         means, known = means_of_exemplars(state)
-        return Prototypes(state.network.body, means, known & (state.heads == task.head)[:, None])
+        check_index("task", task.index, len(state.heads))
+        return Prototypes(state.network, means, known & (state.heads == task.head)[:, None])
 
     def predict(
         self, key: Key[Array, ""], params: Prototypes, inputs: Shaped[Array, "n d"]
     ) -> Float[Array, "1 n c"]:
         """log p(y | x), from the distance to the nearest prototype of each class."""
-        points = normalised_features(params.body, inputs)
+        points = normalised_features(params.network, inputs)
         # ‖φ - μ‖², since both have length one.
         distances = 2.0 - 2.0 * jnp.einsum("nf,tcf->ntc", points, params.means)
         scores = jnp.max(jnp.where(params.known, -self.sharpness * distances, UNSEEN), axis=1)
@@ -148,100 +149,108 @@ class ICaRL(Settings):
     def footprint(self, state: ICaRLState) -> Footprint:
         return Footprint(size(state.network), int(state.exemplars.size))
 
-    def loss(self, key: Key[Array, ""], network: MLP, before: Distillation, batch: Batch) -> Float[Array, ""]:
+    def loss(self, key: Key[Array, ""], network: Weights, before: Distillation, batch: Batch) -> Float[Array, ""]:
         """Binary cross-entropy of all outputs seen so far against their targets."""
-        seen = before.old | before.new
         inputs = pixels(batch.inputs)
-        wanted = targets(before, logits_by_head(before.network, inputs), batch.labels, self.distillation)
-        outputs = logits_by_head(network, inputs)
-        losses = jnp.sum((jax.nn.softplus(outputs) - wanted * outputs) * seen, axis=(1, 2))
-        earlier = batch.labels // seen.shape[1] != before.task
-        return masked_mean(jnp.where(earlier, self.emphasis, 1.0) * losses, batch.mask)
+        wanted = targets(before, logits_by_head(before.network, inputs), batch)
+        return masked_mean(binary_cross_entropy(logits_by_head(network, inputs), wanted, before), batch.mask)
 
 
-def targets(
-    before: Distillation, outputs: Float[Array, "n heads c"], pairs: Int[Array, "n"], share: float = 1.0
-) -> Float[Array, "n heads c"]:
-    """z: old outputs, by their share, as they were, others as the labels say; for the task's data also if both."""
+def tasks_of(examples: Data | Batch) -> Int[Array, "n"]:
+    """The task of each example."""
+    assert examples.groups is not None
+    return examples.groups
+
+
+def binary_cross_entropy(
+    outputs: Float[Array, "n heads c"], wanted: Float[Array, "n heads c"], before: Distillation
+) -> Float[Array, "n"]:
+    """-Σ_o [z_o log g_o + (1 - z_o) log(1 - g_o)] over the classes seen so far, with g = sigmoid(outputs)."""
+    seen = before.old | before.new
+    return jnp.sum((jax.nn.softplus(outputs) - wanted * outputs) * seen, axis=(1, 2))
+
+
+def labels_by_head(before: Distillation, batch: Batch) -> Float[Array, "n heads c"]:
+    """1 for the class of each example at the head of its task, else 0."""
     heads, classes = before.old.shape
-    tasks = pairs // classes
-    labels = jax.nn.one_hot(before.heads[tasks] * classes + pairs % classes, heads * classes).reshape(outputs.shape)
-    earlier = (tasks != before.task)[:, None, None]
+    own_head = jax.nn.one_hot(before.heads[tasks_of(batch)], heads)
+    return own_head[:, :, None] * jax.nn.one_hot(batch.labels, classes)[:, None]
+
+
+def targets(before: Distillation, outputs: Float[Array, "n heads c"], batch: Batch) -> Float[Array, "n heads c"]:
+    """z: the old outputs for old classes, else the labels; for the task's own data the labels of all its classes."""
+    earlier = (tasks_of(batch) != before.task)[:, None, None]
     distilled = before.old & (earlier | ~before.new)
-    return jnp.where(distilled, share * jax.nn.sigmoid(outputs) + (1.0 - share) * labels, labels)
+    return jnp.where(distilled, jax.nn.sigmoid(outputs), labels_by_head(before, batch))
 
 
-@functools.partial(jax.jit, static_argnames="classes")
-def merge(
-    exemplars: Exemplars, task: Int[Array, ""], classes: int, data: Data
-) -> tuple[Data, Int[Array, "capacity"]]:
-    """The exemplars and the task's data, labelled by their pairs; and the places of the exemplars."""
-    budget = exemplars.pairs.shape[0]
+@jax.jit
+def merge(exemplars: Exemplars, task: Int[Array, ""], data: Data) -> tuple[Data, Int[Array, "capacity"]]:
+    """The exemplars and the task's data, each with its task; and the places of the exemplars."""
+    budget = exemplars.labels.shape[0]
     filling = jnp.concatenate([jnp.arange(budget) >= exemplars.size, jnp.arange(data.capacity) >= data.size])
     order = jnp.argsort(filling, stable=True)
     mixed = Data(
         jnp.concatenate([exemplars.inputs, data.inputs])[order],
-        jnp.concatenate([exemplars.pairs, task * classes + data.labels])[order],
+        jnp.concatenate([exemplars.labels, data.labels])[order],
         exemplars.size + data.size,
+        jnp.concatenate([exemplars.tasks, jnp.full_like(data.labels, task)])[order],
     )
     return mixed, jnp.concatenate([exemplars.places, jnp.zeros_like(data.labels)])[order]
 
 
 @jax.jit
 def distillation(state: ICaRLState, task: Int[Array, ""], mixed: Data) -> Distillation:
-    """What the targets are made from; an exemplar of a class tells that it was seen before."""
-    heads, classes = state.network.head.bias.shape
+    """What the targets depend on; a class is old if it has exemplars."""
 
-    def outputs_of(pairs: Int[Array, "n"], which: Bool[Array, "n"]) -> Bool[Array, "heads c"]:
-        outputs = state.heads[pairs // classes] * classes + pairs % classes
-        return jnp.zeros(heads * classes, bool).at[outputs].max(which).reshape(heads, classes)
+    def outputs_of(which: Bool[Array, "n"]) -> Bool[Array, "heads c"]:
+        nothing = jnp.zeros(state.network.head.bias.shape, bool)
+        return nothing.at[state.heads[tasks_of(mixed)], mixed.labels].max(which)
 
     rows = jnp.arange(mixed.capacity)
     kept = rows < state.exemplars.size
     arrived = (rows < mixed.size) & ~kept
-    return Distillation(
-        state.network, outputs_of(mixed.labels, kept), outputs_of(mixed.labels, arrived), state.heads, task
-    )
+    return Distillation(state.network, outputs_of(kept), outputs_of(arrived), state.heads, task)
 
 
-@functools.partial(jax.jit, static_argnames=("classes", "budget"))
+@functools.partial(jax.jit, static_argnames=("classes", "num_tasks", "budget"))
 def choose_exemplars(
-    body: tuple[Dense, ...],
+    network: Weights,
     task: Int[Array, ""],
     classes: int,
+    num_tasks: int,
     mixed: Data,
     places: Int[Array, "capacity"],
     budget: int,
 ) -> Exemplars:
-    """An even share for every pair: the task's own by herding, of the others the first in the order they have."""
+    """An even share for each class of each task: the task's own by herding, of the others the first ones."""
+    tasks = tasks_of(mixed)
     real = jnp.arange(mixed.capacity) < mixed.size
-    pairs = jnp.where(real, mixed.labels, -1)
-    seen = jnp.unique(pairs, size=budget + 1, fill_value=-1)
-    share = budget // jnp.sum(seen >= 0)
-    own = real & (pairs // classes == task)
-    points = jax.lax.map(lambda row: normalised_features(body, row[None])[0], mixed.inputs, batch_size=BATCH)
-    herded = memory.herding(points, jnp.where(own, pairs % classes, -1), classes, share)
+    seen = jnp.zeros((num_tasks, classes), bool).at[tasks, mixed.labels].max(real)
+    share = budget // jnp.sum(seen)
+    own = real & (tasks == task)
+    points = jax.lax.map(lambda row: normalised_features(network, row[None])[0], mixed.inputs, batch_size=BATCH)
+    herded = memory.herding(points, jnp.where(own, mixed.labels, -1), classes, share)
     places = jnp.where(own, herded, places)
     kept = real & (places < share)
     order = jnp.argsort(~kept, stable=True)[:budget]
-    return Exemplars(mixed.inputs[order], mixed.labels[order], places[order], jnp.sum(kept))
+    return Exemplars(mixed.inputs[order], mixed.labels[order], tasks[order], places[order], jnp.sum(kept))
 
 
 @jax.jit
 def means_of_exemplars(state: ICaRLState) -> tuple[Float[Array, "tasks c f"], Bool[Array, "tasks c"]]:
     """The prototypes, and whether there are any exemplars behind them."""
-    exemplars, classes = state.exemplars, state.network.head.bias.shape[1]
-    tasks = state.heads.shape[0]
-    real = jnp.arange(exemplars.pairs.shape[0]) < exemplars.size
-    points = normalised_features(state.network.body, exemplars.inputs) * real[:, None]
-    totals = jnp.zeros((tasks * classes, points.shape[1])).at[exemplars.pairs].add(points)
-    known = jnp.zeros(tasks * classes, bool).at[exemplars.pairs].max(real)
-    return normalised(totals).reshape(tasks, classes, -1), known.reshape(tasks, classes)
+    exemplars, shape = state.exemplars, (state.heads.shape[0], state.network.head.bias.shape[1])
+    real = jnp.arange(exemplars.labels.shape[0]) < exemplars.size
+    points = normalised_features(state.network, exemplars.inputs) * real[:, None]
+    totals = jnp.zeros((*shape, points.shape[1])).at[exemplars.tasks, exemplars.labels].add(points)
+    known = jnp.zeros(shape, bool).at[exemplars.tasks, exemplars.labels].max(real)
+    return normalised(totals), known
 
 
-def normalised_features(body: tuple[Dense, ...], inputs: Shaped[Array, "n d"]) -> Float[Array, "n f"]:
+def normalised_features(network: Weights, inputs: Shaped[Array, "n d"]) -> Float[Array, "n f"]:
     """φ: the top hidden layer, scaled to length one."""
-    return normalised(features(body, pixels(inputs)))
+    return normalised(features(network, pixels(inputs)))
 
 
 def normalised(vectors: Float[Array, "*n f"]) -> Float[Array, "*n f"]:

@@ -16,14 +16,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from vcl.core import Fit, Footprint, Params, State, StreamSpec, Task, size
+from vcl.core import Fit, Footprint, Params, State, StreamSpec, Task, check_index, size
 from vcl.errors import VclError
-from vcl.gaussian import Gaussian, isotropic, kl
+from vcl.methods.base.point import PointLearner
+from vcl.methods.base.settings import Recipes, family_settings
 from vcl.methods.finetune import Finetune
-from vcl.methods.point import PointLearner, recipes
-from vcl.methods.vcl import LOGITS, VCL
-from vcl.networks import (
-    MLP,
+from vcl.methods.vcl import FAMILY, LOGITS, VCL
+from vcl.nets import (
+    Weights,
     by_head,
     cross_entropy,
     logits_by_head,
@@ -34,6 +34,7 @@ from vcl.networks import (
     wide,
     zeros,
 )
+from vcl.posteriors import Gaussian
 from vcl.training import Adam, Batch, Data, masked_mean
 
 ALONE = Task(0, 0)
@@ -53,8 +54,8 @@ def separate(base: type[Any], doc: str, recipe: dict[str, dict[str, Any]]) -> ty
     @dataclass(frozen=True)
     class Separate(base):  # type: ignore[misc]
         __doc__ = doc
-        recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {"fast": recipe}
-        told_the_task: ClassVar[bool] = True
+        recipes: ClassVar[Recipes] = {"fast": recipe}
+        needs_task_id: ClassVar[bool] = True
 
         def init(self, key: Key[Array, ""], spec: StreamSpec) -> State:
             if spec.scenario == "class":
@@ -67,7 +68,8 @@ def separate(base: type[Any], doc: str, recipe: dict[str, dict[str, Any]]) -> ty
             return jax.tree.map(lambda *leaves: jnp.stack(leaves), *slots)
 
         def observe(self, key: Key[Array, ""], state: State, task: Task, data: Data, fit: Fit) -> State:
-            learnt = base.observe(self, key, slot(state, task), ALONE, data, fit)
+            alone = dataclasses.replace(ALONE, batch=task.batch)
+            learnt = base.observe(self, key, slot(state, task), alone, data, fit)
             return jax.tree.map(lambda whole, one: whole.at[task.index].set(one), state, learnt)
 
         def readout(self, key: Key[Array, ""], state: State, task: Task, fit: Fit) -> Params:
@@ -88,6 +90,7 @@ def slot_key(key: Key[Array, ""], task: int) -> Key[Array, ""]:
 
 def slot(state: State, task: Task) -> State:
     """The state of a task's own learner."""
+    check_index("task", task.index, len(jax.tree.leaves(state)[0]))
     return jax.tree.map(lambda leaf: leaf[task.index], state)
 
 
@@ -105,7 +108,7 @@ SeparateVCL = separate(
 
 
 class JointState(eqx.Module):
-    network: MLP
+    network: Weights
     examples: Int[Array, ""]
     """How many there are so far, of all tasks."""
 
@@ -114,30 +117,33 @@ class JointState(eqx.Module):
 class Joint(PointLearner):
     """Joint training: all tasks so far together, from a new start at every stage (the upper reference)."""
 
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={"schedule": "cosine"},
-        permuted={"epochs": 15, "batch_size": 512, "learning_rate": 0.003, "schedule": "cosine"},
-    )
+    recipes: ClassVar[Recipes] = {
+        "fast": family_settings(
+            split={"schedule": "cosine"},
+            permuted={"epochs": 15, "batch_size": 512, "learning_rate": 0.003, "schedule": "cosine"},
+        )
+    }
     joint: ClassVar[bool] = True
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> JointState:
-        return JointState(random(key, self.hidden, spec), jnp.int32(0))
+        return JointState(random(key, self.architecture, spec), jnp.int32(0))
 
     def observe(self, key: Key[Array, ""], state: JointState, task: Task, data: Data, fit: Fit) -> JointState:
+        check_index("head", task.head, len(state.network.head.bias))
         start = random_like(jax.random.fold_in(key, 1), state.network)
         step = Adam(self.loss, self.learning_rate, self.schedule)
         network = fit(key, "train", step, start, None, data, epochs=self.epochs, batch_size=self.batch_size)
         return JointState(network, data.size)
 
-    def readout(self, key: Key[Array, ""], state: JointState, task: Task, fit: Fit) -> MLP:
+    def readout(self, key: Key[Array, ""], state: JointState, task: Task, fit: Fit) -> Weights:
         return select_head(state.network, task.head)
 
     def footprint(self, state: JointState) -> Footprint:
         return Footprint(size(state.network), int(state.examples))
 
-    def loss(self, key: Key[Array, ""], network: MLP, args: None, batch: Batch) -> Float[Array, ""]:
+    def loss(self, key: Key[Array, ""], network: Weights, args: None, batch: Batch) -> Float[Array, ""]:
         outputs = logits_by_head(network, pixels(batch.inputs))
-        return masked_mean(cross_entropy_in_head(outputs, batch.labels), batch.mask)
+        return masked_mean(cross_entropy_in_head(outputs, batch), batch.mask)
 
 
 class JointVCLState(eqx.Module):
@@ -150,7 +156,7 @@ class JointVCLState(eqx.Module):
 class JointVCL(VCL):
     """Joint variational inference: one posterior from all tasks so far (the upper reference of VCL)."""
 
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+    recipes: ClassVar[Recipes] = {
         # A stage brings all tasks, so that a pass over the data is worth as many of VCL's as there are tasks.
         "fast": with_epochs(VCL.recipes["fast"], split=10, permuted=6)
     }
@@ -165,12 +171,15 @@ class JointVCL(VCL):
             )
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> State:
-        return JointVCLState(isotropic(zeros(self.hidden, spec), 0.0, self.prior_std), jnp.int32(0))
+        return JointVCLState(FAMILY.prior(zeros(self.architecture, spec), self.prior_std), jnp.int32(0))
 
     def observe(self, key: Key[Array, ""], state: State, task: Task, data: Data, fit: Fit) -> State:
-        prior = isotropic(state.posterior.mean, 0.0, self.prior_std)
+        check_index("head", task.head, len(state.posterior.mean.head.bias))
+        prior = FAMILY.prior(state.posterior.mean, self.prior_std)
         start = self.fresh(jax.random.fold_in(key, 1), prior.mean)
-        return JointVCLState(self.minimise(key, "train", start, prior, data, fit, self.epochs), data.size)
+        return JointVCLState(
+            self.minimise(key, "train", start, prior, data, fit, self.epochs, self.schedule), data.size
+        )
 
     def readout(self, key: Key[Array, ""], state: State, task: Task, fit: Fit) -> Gaussian:
         return select_head(state.posterior, task.head)
@@ -181,10 +190,9 @@ class JointVCL(VCL):
     def nelbo(self, key: Key[Array, ""], q: Gaussian, prior: Gaussian, batch: Batch) -> Float[Array, ""]:
         """-L / N, with the likelihood of each example under its own head."""
         outputs = by_head(q.mean, LOGITS[self.estimator](key, wide(q), pixels(batch.inputs), self.train_samples))
-        return masked_mean(cross_entropy_in_head(outputs, batch.labels), batch.mask) + kl(q, prior) / batch.size
+        return masked_mean(cross_entropy_in_head(outputs, batch), batch.mask) + FAMILY.kl(q, prior) / batch.size
 
 
-def cross_entropy_in_head(outputs: Float[Array, "*s n heads c"], labels: Int[Array, "n"]) -> Float[Array, "*s n"]:
-    """-log p(y | x, head) for labels head · classes + y: only the example's own head has to answer."""
-    heads, within = jnp.divmod(labels, outputs.shape[-1])
-    return cross_entropy(outputs[..., jnp.arange(len(labels)), heads, :], within)
+def cross_entropy_in_head(outputs: Float[Array, "*s n heads c"], batch: Batch) -> Float[Array, "*s n"]:
+    """-log p(y | x, head): only the example's own head has to answer."""
+    return cross_entropy(outputs[..., jnp.arange(len(batch.labels)), batch.groups, :], batch.labels)

@@ -1,10 +1,11 @@
 """Riemannian walk (Chaudhry et al., 2018), without examples of earlier tasks.
 
-Two measures of how much a weight matters are kept, with g the gradient of the task's own loss, without the penalty:
+Two measures of a weight's importance are combined, with g the gradient of the task's own loss, without the penalty:
 
-- the Fisher information, a moving average F_i ← α g_i² + (1 - α) F_i over the steps of all tasks (EWC++);
-- the score, the loss that a weight took away for the distance that it went in the distributions' own metric: over
-  every Δ steps, in which it gained ω_i = -Σ g_i Δθ_i and moved from θ' to θ,
+- the Fisher information, a moving average F_i ← α g_i² + (1 - α) F_i over the steps of all tasks (EWC++); as
+  published, g is the gradient of a minibatch, so that F depends on the batch size;
+- the score, the decrease of the loss per distance in the Riemannian manifold of distributions: over every Δ steps,
+  with the decrease ω_i = -Σ g_i Δθ_i and the change from θ' to θ,
   s_i ← s_i + max(ω_i, 0) / (½ F_i (θ_i - θ'_i)² + ε).
 
 After a task s̄ ← ½ (s̄ + s), and F and s̄ are scaled to [0, 1]. The next one minimises
@@ -12,7 +13,7 @@ After a task s̄ ← ½ (s̄ + s), and F and s̄ are scaled to [0, 1]. The next 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import equinox as eqx
 import jax
@@ -21,37 +22,32 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from vcl.core import Fit, StreamSpec, Task
 from vcl.errors import VclError
-from vcl.methods.penalty import held_step, quadratic
-from vcl.methods.point import (
-    PointLearner,
-    check_not_negative,
-    check_positive,
-    negative_log_likelihood,
-    recipes,
-)
-from vcl.networks import MLP, random, replace_head, select_head
+from vcl.methods.base.penalty import held_step, quadratic
+from vcl.methods.base.point import PointLearner, negative_log_likelihood
+from vcl.methods.base.settings import Recipes, check_not_negative, check_positive, family_settings
+from vcl.nets import Weights, random, replace_head, select_head
 from vcl.training import OPTIMIZERS, Batch, Data, learning_rate
 
 
 class RWalkState(eqx.Module):
-    network: MLP
+    network: Weights
     """θ, which is also θ* of the next task."""
-    fisher: MLP
+    fisher: Weights
     """F."""
-    scores: MLP
+    scores: Weights
     """s̄."""
 
 
 class Walk(eqx.Module):
-    """What is measured on the way."""
+    """What is accumulated along the training path."""
 
-    fisher: MLP
+    fisher: Weights
     """F."""
-    scores: MLP
+    scores: Weights
     """s of the intervals that are complete."""
-    gains: MLP
+    gains: Weights
     """ω since the last of them."""
-    corner: MLP
+    corner: Weights
     """θ', the weights then."""
     steps: Int[Array, ""]
     """Since the task began."""
@@ -59,25 +55,38 @@ class Walk(eqx.Module):
 
 @dataclass(frozen=True)
 class RWalk(PointLearner):
-    """Riemannian walk: weights are held by their Fisher information and by the loss they took away on their way."""
+    """Riemannian walk: a quadratic penalty by Fisher information and by path-based scores.
+
+    Examples
+    --------
+    >>> RWalk().interval
+    10
+    """
 
     strength: Annotated[float, "λ, the weight of the penalty (0: fine-tuning)"] = 1.0
-    fisher_rate: Annotated[float, "α, the newest batch's part in the moving average of the Fisher information"] = 0.9
-    interval: Annotated[int, "Δ, steps over which a weight's gain is compared with its way"] = 10
-    epsilon: Annotated[float, "ε, added to that way, so that weights which stood still are not held"] = 0.001
+    fisher_rate: Annotated[float, "α, the newest batch's share in the moving average of the Fisher"] = 0.9
+    interval: Annotated[int, "Δ, number of steps between updates of the scores"] = 10
+    epsilon: Annotated[float, "ε, damping of the scores"] = 0.001
 
-    recipes: ClassVar[dict[str, dict[str, dict[str, Any]]]] = recipes(
-        split={},
-        permuted={
-            "epochs": 1,
-            "batch_size": 10,
-            "learning_rate": 0.002,
-            "schedule": "cosine",
-            "strength": 0.3,
-            "fisher_rate": 0.01,
-            "epsilon": 0.1,
-        },
-    )
+    recipes: ClassVar[Recipes] = {
+        "fast": family_settings(
+            split={},
+            permuted={
+                "epochs": 1,
+                "batch_size": 10,
+                "learning_rate": 0.002,
+                "schedule": "cosine",
+                "strength": 0.3,
+                "fisher_rate": 0.01,
+                "epsilon": 0.1,
+            },
+        ),
+        # λ, batch size and one pass of Chaudhry et al. (2019); they use SGD, the original code Adam at this rate.
+        "published": family_settings(
+            split={"strength": 1.0, "epochs": 1, "batch_size": 10, "learning_rate": 0.001},
+            permuted={"strength": 1.0, "epochs": 1, "batch_size": 10, "learning_rate": 0.001},
+        ),
+    }
 
     def __post_init__(self) -> None:
         PointLearner.__post_init__(self)
@@ -87,7 +96,7 @@ class RWalk(PointLearner):
             raise VclError(f"--fisher-rate must be above 0 and at most 1, but it is {self.fisher_rate}.")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> RWalkState:
-        network = random(key, self.hidden, spec)
+        network = random(key, self.architecture, spec)
         nothing = jax.tree.map(jnp.zeros_like, network)
         return RWalkState(network, nothing, nothing)
 
@@ -111,20 +120,20 @@ class RWalk(PointLearner):
             replace_head(state.scores, task.head, scores),
         )
 
-    def readout(self, key: Key[Array, ""], state: RWalkState, task: Task, fit: Fit) -> MLP:
+    def readout(self, key: Key[Array, ""], state: RWalkState, task: Task, fit: Fit) -> Weights:
         return select_head(state.network, task.head)
 
 
-def scaled(tree: MLP) -> MLP:
-    """All weights' numbers together, from their smallest to their largest, spread over [0, 1]."""
+def scaled(tree: Weights) -> Weights:
+    """Min-max scaling to [0, 1], over the weights of all layers together."""
     leaves = jax.tree.leaves(tree)
     low = jnp.min(jnp.stack([jnp.min(leaf) for leaf in leaves]))
     span = jnp.max(jnp.stack([jnp.max(leaf) for leaf in leaves])) - low
     return jax.tree.map(lambda a: (a - low) / jnp.where(span > 0, span, 1.0), tree)
 
 
-def settle(walk: Walk, network: MLP, epsilon: float) -> Walk:
-    """End an interval at `network`: its gains for its way are added to the scores."""
+def settle(walk: Walk, network: Weights, epsilon: float) -> Walk:
+    """End an interval at `network`: add its contribution to the scores."""
     scores = jax.tree.map(
         lambda s, w, f, new, old: s + jnp.maximum(w, 0.0) / (0.5 * f * (new - old) ** 2 + epsilon),
         walk.scores,
@@ -142,24 +151,24 @@ class RiemannianStep:
 
     learner: RWalk
 
-    def init(self, params: tuple[MLP, MLP]) -> tuple[MLP, PyTree, Walk]:
+    def init(self, params: tuple[Weights, Weights]) -> tuple[Weights, PyTree, Walk]:
         network, fisher = params
         nothing = jax.tree.map(jnp.zeros_like, network)
         walk = Walk(fisher, nothing, nothing, network, jnp.int32(0))
         return network, OPTIMIZERS["adam"].init(network), walk
 
-    def params(self, carry: tuple[MLP, PyTree, Walk]) -> tuple[MLP, Walk]:
+    def params(self, carry: tuple[Weights, PyTree, Walk]) -> tuple[Weights, Walk]:
         network, _, walk = carry
         return network, walk
 
     def __call__(
         self,
         key: Key[Array, ""],
-        carry: tuple[MLP, PyTree, Walk],
-        held: tuple[MLP, MLP],
+        carry: tuple[Weights, PyTree, Walk],
+        held: tuple[Weights, Weights],
         batch: Batch,
         progress: Float[Array, ""],
-    ) -> tuple[tuple[MLP, PyTree, Walk], Float[Array, ""]]:
+    ) -> tuple[tuple[Weights, PyTree, Walk], Float[Array, ""]]:
         network, moments, walk = carry
         strength, alpha, epsilon = self.learner.strength, self.learner.fisher_rate, self.learner.epsilon
         loss, gradient = jax.value_and_grad(negative_log_likelihood)(network, batch)

@@ -1,0 +1,199 @@
+"""vcl compare: several methods side by side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.markup import escape
+
+from vcl.cli import tables as tabulate
+from vcl.cli.console import err, fail, print_json, say
+from vcl.cli.console import out as stdout
+from vcl.cli.options import (
+    Benchmark,
+    CheckpointSeconds,
+    DataDir,
+    Hidden,
+    Json,
+    NetworkFlag,
+    NumTasks,
+    Online,
+    Out,
+    PermuteFirst,
+    Quiet,
+    ScenarioFlag,
+    Validation,
+    check_counts,
+    whole,
+)
+from vcl.cli.watch import watched_all
+from vcl.errors import VclError
+
+if TYPE_CHECKING:
+    from vcl.benchmarks import StreamOptions
+    from vcl.nets import Network
+    from vcl.runs import RunConfig
+    from vcl.runs.comparison import Entry, Row
+
+Configs = dict[tuple[str, int], "RunConfig"]
+"""By label and seed."""
+Refusals = dict[str, str]
+"""Why methods are not in the table, by label."""
+
+
+def compare(
+    benchmark: Benchmark,
+    /,
+    *,
+    methods: Annotated[
+        str,
+        Parameter(
+            help="Names with commas between, or all. A name may bring settings: vcl,vcl:coreset=200:recipe=paper."
+        ),
+    ] = "all",
+    seeds: Annotated[int, Parameter(help="Number of seeds of each method: 0, 1, …", converter=whole)] = 1,
+    jobs: Annotated[int, Parameter(help="Number of processes, one core each (0: all cores).", converter=whole)] = 0,
+    hidden: Hidden = None,
+    network: NetworkFlag = None,
+    scenario: ScenarioFlag = None,
+    num_tasks: NumTasks = None,
+    permute_first: PermuteFirst = False,
+    online: Online = 0,
+    validation: Validation = 0.0,
+    out: Out = Path("runs"),
+    tables: Annotated[
+        Path | None,
+        Parameter(help="Folder for the table (.md, .csv) and the plot (.svg, .png); default OUT/compare."),
+    ] = None,
+    data_dir: DataDir = None,
+    checkpoint_seconds: CheckpointSeconds = 15.0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run several methods on the same stream and compare them in one table, best first.
+
+    Complete runs are not run again, and interrupted ones are resumed. Methods that are not defined for the stream or
+    the network, and methods that fail, are listed below the table; the others are not affected.
+    """
+    from vcl import runs
+    from vcl.benchmarks import StreamOptions
+    from vcl.runs import comparison, sweep
+
+    check_counts(seeds=seeds, jobs=jobs)
+    options = StreamOptions(scenario, num_tasks, permute_first, online, validation)
+    common = {"hidden": hidden} if hidden else {}
+    configs, refused = configured(benchmark, comparison.entries(methods), seeds, options, common, network)
+    refused |= undefined({label: config for (label, seed), config in configs.items() if seed == 0}, data_dir)
+    chosen = {place: config for place, config in configs.items() if place[0] not in refused}
+    if not chosen:
+        reasons = " ".join(f"{label}: {reason}" for label, reason in refused.items())
+        raise VclError(f"None of these methods can learn this stream. {reasons}")
+    jobs = jobs or min(runs.available_threads(), len(chosen))
+    found = watched_all(list(chosen.values()), out, jobs, sweep.attempt_all, data_dir, checkpoint_seconds, quiet)
+    rows, failed = rows_of(chosen, dict(zip(chosen, found, strict=True)), out)
+    parts = [benchmark, scenario, f"{num_tasks}-tasks" if num_tasks else None, network]
+    parts += ["x".join(map(str, hidden)) if hidden else None, "validation" if validation else None]
+    present(rows, "-".join(part for part in parts if part), tables or out / "compare", as_json=json)
+    for label, reason in refused.items():
+        err.print(f"[bold]{escape(label)}[/bold] is not in the table: {escape(reason)}", soft_wrap=True)
+    if failed:
+        fail("\n".join(f"{label} failed: {reason}" for label, reason in failed.items()))
+
+
+def configured(
+    benchmark: str,
+    entries: list["Entry"],
+    seeds: int,
+    options: "StreamOptions",
+    common: dict[str, Any],
+    network: str | None,
+) -> tuple[Configs, Refusals]:
+    """The configurations of all methods, and why some are not defined for the network."""
+    from vcl import runs
+
+    def configure(entry: "Entry", seed: int, **settings: Any) -> "RunConfig":
+        return runs.configure(
+            benchmark,
+            entry.method,
+            recipe=entry.recipe,
+            seed=seed,
+            threads=1,
+            stream=options,
+            **{**common, **settings, **entry.settings},
+        )
+
+    configs: Configs = {}
+    refused: Refusals = {}
+    for entry in entries:
+        try:
+            for seed in range(seeds):
+                configs[entry.label, seed] = configure(entry, seed, **({"network": network} if network else {}))
+        except VclError as error:
+            # Without the network it must be sound: other mistakes are the user's.
+            configure(entry, 0)
+            refused[entry.label] = str(error)
+    return configs, refused
+
+
+def undefined(configs: dict[str, "RunConfig"], data_dir: Path | None) -> Refusals:
+    """Why some methods cannot learn this stream, before anything is run."""
+    from vcl.benchmarks import build
+    from vcl.learning import template
+
+    refused: Refusals = {}
+    if configs:
+        config = next(iter(configs.values()))
+        spec = build(config.benchmark, config.stream, config.seed, data_dir, say).spec
+        for label, config in configs.items():
+            try:
+                template(config.learner, spec)
+            except VclError as error:
+                refused[label] = str(error)
+    return refused
+
+
+def rows_of(configs: Configs, outcomes: dict[tuple[str, int], Any], root: Path) -> tuple[list["Row"], Refusals]:
+    """A row for each method all of whose seeds are complete, and why the others failed."""
+    from vcl.runs import StoredRun, comparison
+
+    rows, failed = [], {}
+    for label in dict.fromkeys(label for label, _ in configs):
+        found = [outcome for (name, _), outcome in outcomes.items() if name == label]
+        failures = [outcome for outcome in found if isinstance(outcome, VclError)]
+        if failures:
+            failed[label] = str(failures[-1])
+        else:
+            run = StoredRun.open(root / configs[label, 0].name)
+            rows.append(comparison.row(label, found, run.spec, architecture(run.learner)))
+    return rows, failed
+
+
+def architecture(learner: Any) -> "Network":
+    """The network of a learner; the protocol of learners does not ask for one."""
+    return learner.architecture
+
+
+def present(rows: list["Row"], name: str, folder: Path, *, as_json: bool) -> None:
+    """Write the table and the plot as files, and show the table."""
+    from vcl.files import write_atomically, writing
+    from vcl.report.figures.accuracy import draw_comparison
+    from vcl.runs import comparison
+
+    if not rows:
+        return
+    ranked = comparison.best_first(rows)
+    curves = [(row.label, row.curve) for row in ranked]
+    files = {
+        "md": comparison.as_markdown(rows).encode(),
+        "csv": comparison.as_csv(rows).encode(),
+        **{kind: draw_comparison(name, curves, kind) for kind in ("svg", "png")},
+    }
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind, content in files.items():
+            write_atomically(folder / f"{name}.{kind}", content)
+    if as_json:
+        print_json([{"method": r.label, "notes": r.notes, "curve": r.curve, **r.values} for r in ranked])
+    else:
+        stdout().print(tabulate.comparison_table(comparison.cells(rows), name))
+    say(f"Tables and plot: {folder / name}.md, .csv, .svg, .png")

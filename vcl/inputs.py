@@ -1,0 +1,92 @@
+"""What users hand in, as arrays and labels that a learner takes; refused where it would train into nonsense."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vcl.core import check_inputs
+from vcl.errors import VclError
+
+Label = Hashable
+
+
+def as_inputs(x: Any, what: str) -> np.ndarray:
+    """Arrays, DataFrames and lists as uint8 pixels or float32; refused where that would lose their meaning."""
+    array = x.to_numpy() if hasattr(x, "to_numpy") else np.asarray(x)
+    if array.ndim < 2:
+        raise VclError(
+            f"{what} have shape {array.shape}, but must be (examples, features …). For a single feature or example, "
+            "reshape: x.reshape(-1, 1) or x.reshape(1, -1)."
+        )
+    if len(array) == 0:
+        raise VclError(f"{what} hold no examples.")
+    if array.dtype == object:
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise VclError(f"{what} are not all numbers ({error}). Encode categories as numbers first.") from None
+    if array.dtype == np.uint8:
+        return array
+    if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool) or np.issubdtype(
+        array.dtype, np.complexfloating
+    ):
+        raise VclError(
+            f"{what} are {array.dtype}, but must be numbers. Encode categories and dates as numbers first."
+        )
+    floats = array.astype(np.float64)
+    check_inputs(floats, what)
+    return floats.astype(np.float32)
+
+
+def as_labels(y: Any) -> list[Label]:
+    """Labels as plain Python values."""
+    values = y.tolist() if hasattr(y, "tolist") else list(y)
+    if not isinstance(values, list):
+        raise VclError("The labels must be a sequence with one label for each example.")
+    for number, value in enumerate(values):
+        if not isinstance(value, Hashable):
+            shown = "a column of one label each: use y.ravel()" if isinstance(value, list) else type(value).__name__
+            raise VclError(f"Label {number} is not hashable ({shown}). Give one label for each example.")
+        if value is None or value != value:  # noqa: PLR0124
+            raise VclError(f"Label {number} is missing ({value}). Remove the example, or give it a label.")
+    return values
+
+
+def check_as_many(inputs: np.ndarray, labels: Sequence[Label]) -> None:
+    if len(inputs) != len(labels):
+        raise VclError(f"There are {len(inputs)} inputs and {len(labels)} labels; they must be as many.")
+
+
+def new_labels(labels: Sequence[Label], known: Sequence[Label]) -> list[Label]:
+    """Labels that are not known yet: sorted where they can be, else in the order in which they come."""
+    found = list(dict.fromkeys(label for label in labels if label not in set(known)))
+    try:
+        return sorted(found)  # type: ignore[type-var]
+    except TypeError:
+        return found
+
+
+def as_label_array(labels: list[Label]) -> np.ndarray:
+    """Labels as an array, of objects where they are tuples or mixed."""
+    if len({type(label) for label in labels}) == 1 and isinstance(labels[0], str | int | float | bool):
+        return np.array(labels)
+    array = np.empty(len(labels), object)
+    array[:] = labels
+    return array
+
+
+def label_to_json(label: Label) -> Any:
+    """JSON has strings, numbers and truth values; tuples become lists."""
+    if isinstance(label, tuple):
+        return [label_to_json(part) for part in label]
+    if isinstance(label, str | int | float | bool):
+        return label
+    raise VclError(
+        f"The label or task name {label!r} is a {type(label).__name__}, which cannot be saved. Use strings, "
+        "numbers, truth values or tuples of them."
+    )
+
+
+def label_from_json(value: Any) -> Label:
+    return tuple(label_from_json(part) for part in value) if isinstance(value, list) else value

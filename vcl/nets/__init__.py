@@ -1,0 +1,51 @@
+"""Networks: layers as values, one forward pass, heads and losses."""
+
+from vcl.nets.heads import by_head, logits_by_head, map_weights, replace_head, select_head, wide
+from vcl.nets.layers import Conv, Dense, Flatten, Layer, Pool, windows
+from vcl.nets.losses import cross_entropy, distillation, pixels
+from vcl.nets.network import (
+    MLP,
+    Affine,
+    ConvNet,
+    Network,
+    Weights,
+    features,
+    forward,
+    from_layers,
+    logits,
+    point,
+    random,
+    random_like,
+    zeros,
+)
+
+__all__ = [
+    "MLP",
+    "Affine",
+    "Conv",
+    "ConvNet",
+    "Dense",
+    "Flatten",
+    "Layer",
+    "Network",
+    "Pool",
+    "Weights",
+    "by_head",
+    "cross_entropy",
+    "distillation",
+    "features",
+    "forward",
+    "from_layers",
+    "logits",
+    "logits_by_head",
+    "map_weights",
+    "pixels",
+    "point",
+    "random",
+    "random_like",
+    "replace_head",
+    "select_head",
+    "wide",
+    "windows",
+    "zeros",
+]
