@@ -3,7 +3,7 @@
 import os
 
 # Programs in tests run for a moment: optimising them takes longer than it saves. Subprocesses take it over.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 from jaxtyping import install_import_hook
 
@@ -25,7 +25,7 @@ MOST_MAPPINGS = 10_000
 MOST_BYTES = 1_200_000_000
 
 # Compiling takes most of the time of the tests; all workers, and later sessions, share what was compiled.
-COMPILED = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
+COMPILED = Path(os.environ.get("VCL_TEST_CACHE") or Path(__file__).parent.parent / ".pytest_cache" / "compiled")
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
