@@ -6,7 +6,7 @@
 Candidates are listed in bench/candidates/METHOD.json, for each benchmark (`split-mnist`, `split-mnist/class` for a
 scenario, or any name for a plan that says its benchmark) as grids: every combination of a grid's values is one. Each
 candidate is what `vcl run BENCHMARK --method METHOD --validation 0.1 ...` does with these settings. Runs are kept in
-the folder that --out names, so that a search which was interrupted, or a grid which grew, goes on where it was. The
+the folder that --out names, so that a search which was interrupted, or a grid which grew, resumes. The
 outcome is a Markdown table, best first, printed and kept in results/search.
 """
 

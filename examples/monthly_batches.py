@@ -27,7 +27,7 @@ def batch(month: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def new_model() -> vcl.Model:
-    # variance_rate=1.0: the default of 0.3 holds on to earlier tasks; here all batches are of the same task.
+    # variance_rate=1.0: the default of 0.3 protects earlier tasks; here all batches are of the same task.
     return vcl.Model("vcl", hidden=(50,), epochs=200, batch_size=64, variance_rate=1.0)
 
 

@@ -53,3 +53,35 @@ def test_isotropic_has_the_standard_deviation_asked_for():
     q = isotropic({"w": jnp.zeros((2, 3))}, 0.5, 0.3)
     np.testing.assert_allclose(q.mean["w"], 0.5)
     np.testing.assert_allclose(jnp.exp(0.5 * q.log_var["w"]), 0.3, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_the_recursion_on_conjugate_linear_regression_is_the_batch_posterior():
+    """Equation 1, batch after batch, on orthogonal features, where the exact posterior is mean field.
+
+    With y = x·θ + ε, ε ~ N(0, s²), the posterior has precision 1 + Σ x²/s² and mean precision⁻¹ Σ x y / s². At the
+    posterior of all data, the objective of the last batch, with the posterior of the others as prior, is stationary.
+    """
+    rng = np.random.default_rng(0)
+    noise = 0.5
+    # Each row has one feature, so that features are orthogonal in every batch.
+    x = np.eye(4)[rng.integers(0, 4, 60)] * rng.normal(size=(60, 1))
+    y = x @ rng.normal(size=4) + noise * rng.normal(size=60)
+
+    def exact(rows):
+        precision = 1.0 + (x[rows] ** 2).sum(0) / noise**2
+        return Gaussian(jnp.asarray((x[rows].T @ y[rows]) / noise**2 / precision), jnp.asarray(-np.log(precision)))
+
+    def objective(q, prior, rows):
+        expected = (y[rows] - x[rows] @ q.mean) ** 2 + x[rows] ** 2 @ jnp.exp(q.log_var)
+        return 0.5 * jnp.sum(expected) / noise**2 + kl(q, prior)
+
+    prior = isotropic(jnp.zeros(4), 0.0, 1.0)
+    for end in (20, 40, 60):
+        posterior = exact(slice(0, end))
+        gradient = jax.grad(objective)(posterior, prior, slice(end - 20, end))
+        np.testing.assert_allclose(gradient.mean, 0.0, atol=1e-10)
+        np.testing.assert_allclose(gradient.log_var, 0.0, atol=1e-10)
+        elsewhere = Gaussian(posterior.mean + 0.1, posterior.log_var)
+        assert objective(elsewhere, prior, slice(end - 20, end)) > objective(posterior, prior, slice(end - 20, end))
+        prior = posterior

@@ -11,6 +11,7 @@ from conftest import make_stream
 from vcl import memory
 from vcl.core import Examples, Task
 from vcl.errors import VclError
+from vcl.methods import make
 from vcl.methods.vcl import VCL, VCLState, merged
 from vcl.nets import cross_entropy, pixels, select_head
 from vcl.posteriors.mean_field import Gaussian, isotropic, kl, logits_local
@@ -311,3 +312,34 @@ def test_settings_that_cannot_be_meant_are_refused(settings, message):
 def test_a_coreset_larger_than_the_data_is_refused(stream):
     with pytest.raises(VclError, match="at most 60"):
         dataclasses.replace(SMALL, coreset=60).init(KEY, stream.spec)
+
+
+def test_the_defaults_are_those_of_vcl_run_on_split_benchmarks():
+    assert VCL() == make("vcl", VCL.recipes["fast"]["split"])
+
+
+def test_a_further_batch_starts_at_the_posterior_with_settings_of_its_own():
+    """One epoch at no rate to speak of leaves a further batch where the first one ended."""
+    stream = make_stream(sizes=(60,))
+    learner = VCL(hidden=(4,), epochs=5, batch_size=16, further_epochs=1, learning_rate=1e-12)
+    data = to_device(stream.train(0), stream.spec.capacity)
+    first = learner.observe(KEY, learner.init(KEY, stream.spec), Task(0, 0), data, Fitter())
+    fit = Fitter()
+    further = learner.observe(jax.random.key(9), first, Task(0, 0, batch=1), data, fit)
+    assert fit.steps == 4
+    for a, b in zip(jax.tree.leaves(further.posterior), jax.tree.leaves(first.posterior), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    anew = learner.observe(jax.random.key(9), first, Task(0, 0), data, Fitter())
+    assert not np.allclose(anew.posterior.mean.body[0].weight, first.posterior.mean.body[0].weight, atol=1e-3)
+
+
+def test_the_first_task_may_start_wider_than_the_later_ones():
+    stream = make_stream()
+    learner = VCL(hidden=(50,), epochs=1, init_std=0.1, first_init_std=2.0, learning_rate=1e-12)
+    state = learner.init(KEY, stream.spec)
+    spreads = []
+    for stage in range(2):
+        data = to_device(stream.train(stage), stream.spec.capacity)
+        state = learner.observe(KEY, state, stream.task(stage), data, Fitter())
+        spreads.append(float(state.posterior.mean.body[0].weight.std()))
+    assert spreads == [pytest.approx(2.0, rel=0.2), pytest.approx(0.1, rel=0.2)]

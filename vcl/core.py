@@ -134,7 +134,7 @@ class Fit(Protocol):
 
 
 class Footprint(NamedTuple):
-    """What a learner holds on to."""
+    """What a learner keeps."""
 
     parameters: int
     """Numbers in the networks that answer, for all tasks."""

@@ -1,4 +1,4 @@
-"""When and why a unit dies: what it costs and what it is worth, as training goes on.
+"""When and why a unit dies: what it costs and what it is worth, during training.
 
 Section 4.1 of the paper explains pruning by the objective (equation 1). Of it, a unit's own part is
 

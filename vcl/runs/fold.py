@@ -34,7 +34,7 @@ class Reporter(Protocol):
         """A word that the user must read, even one who asked for quiet."""
 
     def begin(self, stream: Stream) -> None:
-        """The run starts, or goes on."""
+        """The run starts or resumes."""
 
     def advance(self, stage: int, phase: str, epoch: int, epochs: int, objective: float) -> None:
         """Epochs of the current stage are done."""
