@@ -161,7 +161,7 @@ class Starts:
 
 
 def test_a_fresh_start_has_small_random_means_and_small_variances(stream):
-    learner = dataclasses.replace(SMALL, hidden=(300,))
+    learner = dataclasses.replace(SMALL, hidden=(300,), init_std=0.1)
     state = observe(dataclasses.replace(learner, epochs=1), stream, stages=1)[-1]
     fit = Starts()
     data = to_device(stream.train(1), stream.spec.capacity)
@@ -298,7 +298,7 @@ def test_k_center_equals_brute_force():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"epochs": -3}, "--epochs must be above 0, but it is -3"),
+        ({"epochs": -3}, "--epochs must be above 0 and finite, but it is -3"),
         ({"learning_rate": float("nan")}, "--learning-rate must be above 0"),
         ({"hidden": (10, 0)}, "--hidden needs"),
         ({"coreset": -1}, "--coreset must not be negative"),

@@ -53,5 +53,5 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         raise VclError(
             f"Could not write {path}: {error.strerror or error}. What was saved before is intact. Make room or mend "
-            "the permissions and try again (an interrupted run: `vcl resume`), or choose another place."
+            "the permissions and try again (an interrupted run: `vcl resume`), or choose another place (--out)."
         ) from error
