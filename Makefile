@@ -1,10 +1,10 @@
-.PHONY: demo test check bench help
+.PHONY: demo test check bench bench-full docs help
 
 PYTHON ?= python3
 BIN := .venv/bin
 
 help:  ## What there is to make
-	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
 # Set up once, and again when the dependencies change.
 .venv/ready: pyproject.toml
@@ -26,8 +26,20 @@ check: .venv/ready  ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/ready  ## Speed of a step against its matrix products, of every method, and peak memory
+docs: .venv/ready  ## The documentation as a site, in build/site; needs no network
+	$(BIN)/python docs/site/build.py
+
+bench: .venv/ready  ## Speed of a step against its matrix products, cost of noise, growth and start-up (a few minutes)
 	$(BIN)/python bench/step.py
+	$(BIN)/python bench/noise.py
+	$(BIN)/python bench/growth.py --short
+	$(BIN)/python bench/startup.py
+
+bench-full: bench  ## The same in full, two cores, every method, peak memory, and peers in an environment of their own
+	$(BIN)/python bench/step.py --cores 2
+	$(BIN)/python bench/growth.py
 	$(BIN)/python bench/methods.py
 	$(BIN)/python bench/methods.py --family split
 	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/accuracy.py
+	$(BIN)/python bench/peers.py --compile

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from vcl import StreamOptions, configure, run
-from vcl.runs.fold import Silent
+from vcl.runs.events import Silent
 
 LIMIT = 1.5
 

@@ -19,7 +19,8 @@ from statistics import mean
 from typing import Any
 
 from vcl import StreamOptions, configure
-from vcl.runs.sweep import RunStatus, run_all
+from vcl.runs.status import RunStatus
+from vcl.runs.sweep import run_all
 
 CANDIDATES = Path(__file__).parent / "candidates"
 OUTCOMES = Path(__file__).parent.parent / "results" / "search"

@@ -3,8 +3,8 @@
 import os
 
 # Programs in tests run for a moment: optimising them fully takes longer than it saves. Subprocesses take it over.
-# (At level 0 a Bayesian convolution came out wrong, with jax 0.10.2 on a CPU.)
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true")
+# (At --xla_backend_optimization_level 0 or 1 a Bayesian convolution comes out as NaN, with jax 0.10.2 on a CPU.)
+os.environ.setdefault("XLA_FLAGS", "--xla_llvm_disable_expensive_passes=true")
 
 from jaxtyping import install_import_hook
 
@@ -13,6 +13,7 @@ install_import_hook("vcl", "beartype.beartype")
 import ctypes  # noqa: E402
 import gc  # noqa: E402
 import resource  # noqa: E402
+import signal  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 
@@ -22,6 +23,12 @@ import pytest  # noqa: E402
 
 from vcl.benchmarks.streams import from_arrays  # noqa: E402
 from vcl.core import Stream  # noqa: E402
+
+# A shell starts what it puts in the background with these ignored, and children inherit that: the tests send them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 MOST_MAPPINGS = 20_000
 MOST_BYTES, MORE_BYTES = 1_500_000_000, 400_000_000

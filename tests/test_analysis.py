@@ -135,7 +135,7 @@ def test_the_command_tells_what_the_analysis_found(vcl, split):  # noqa: F811
 
 def test_runs_without_units_or_without_a_task_are_refused(vcl, split, tmp_path):  # noqa: F811
     ewc = small_runs.learn(tmp_path, "split-digits", 2, "ewc", epochs=1, hidden=(4,))
-    refused(vcl("units", ewc.path), "is one of ewc", "vcl and joint-vcl")
+    refused(vcl("units", ewc.path), "is one of ewc", "vcl, joint-vcl, kronecker-vcl")
     folder, _ = split
     refused(vcl("units", folder.path, "--tolerance", "-1"), "--tolerance", "above 0")
     empty = RunFolder.create(tmp_path / "empty", folder.record)

@@ -6,7 +6,7 @@ from conftest import blobs, make_stream
 
 from vcl.benchmarks import STREAMS, StreamOptions, build, hold_out, online
 from vcl.benchmarks.streams import from_arrays, permutation
-from vcl.data import Dataset, load
+from vcl.data import DATASETS, Dataset, load
 from vcl.errors import VclError
 
 VARIANTS = [
@@ -277,5 +277,6 @@ def test_transformations_refuse_what_they_cannot_do():
 def test_every_benchmark_names_a_data_set_and_says_what_it_is():
     assert {"split-mnist", "permuted-mnist", "split-fashion", "split-cifar10"} <= STREAMS.keys()
     for name, benchmark in STREAMS.items():
-        assert name.startswith(benchmark.family)
+        assert name.startswith(benchmark.family) or benchmark.family == "real"
+        assert benchmark.dataset in DATASETS
         assert len(benchmark.summary) > 20

@@ -24,6 +24,7 @@ from vcl.errors import VclError
 from vcl.methods import METHODS
 from vcl.runs import sweep
 from vcl.runs.folder import FORMAT, RunFolder
+from vcl.runs.sealed import seal
 
 TINY = ["--epochs", "2", "--hidden", "8", "--num-tasks", "2", "--threads", "1", "--test-samples", "3"]
 RUN = ["run", "split-digits", *TINY]
@@ -122,7 +123,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_result_has_what_scripts_need(finished):
-    result = json.loads((finished / "result.json").read_text())
+    result = RunFolder(finished).result
     assert {
         "benchmark", "method", "seed", "config", "accuracy_matrix", "average_accuracy", "forgetting",
         "backward_transfer", "forward_transfer", "steps", "train_seconds", "version",
@@ -146,8 +147,8 @@ def test_json_prints_the_result_and_only_that(vcl, finished, tmp_path):
     assert answer.code == 0
     result = json.loads(answer.out)
     (folder,) = tmp_path.glob(NAME)
-    assert result == json.loads((folder / "result.json").read_text())
-    before = json.loads((finished / "result.json").read_text())
+    assert result == RunFolder(folder).result
+    before = RunFolder(finished).result
     assert {**result, "train_seconds": 0} == {**before, "train_seconds": 0}
     assert "task 2/2 learnt" in answer.err
     assert "\x1b" not in answer.err
@@ -156,7 +157,7 @@ def test_json_prints_the_result_and_only_that(vcl, finished, tmp_path):
 def test_the_same_command_shows_a_complete_run_again(vcl, copied):
     before = contents(copied)
     answer = vcl(*RUN, "--out", copied.parent, "--json")
-    assert json.loads(answer.out) == json.loads((copied / "result.json").read_text())
+    assert json.loads(answer.out) == RunFolder(copied).result
     assert "complete" in answer.err
     assert contents(copied) == before
 
@@ -170,7 +171,7 @@ def test_quiet_leaves_standard_error_empty(vcl, copied):
 def test_a_stopped_run_goes_on_by_resume_to_the_same_state(vcl, stopped, finished):
     answer = vcl("resume", stopped, "--json", "--quiet")
     assert (answer.code, answer.err) == (0, "")
-    expected = json.loads((finished / "result.json").read_text())
+    expected = RunFolder(finished).result
     assert json.loads(answer.out)["state_sha256"] == expected["state_sha256"]
     assert json.loads(answer.out)["accuracy_matrix"] == expected["accuracy_matrix"]
 
@@ -179,7 +180,7 @@ def test_fresh_runs_anew_beside_the_old_run(vcl, copied):
     before = contents(copied)
     answer = vcl(*RUN, "--out", copied.parent, "--fresh", "--json", "--quiet")
     again = copied.parent / "again-2" / copied.name
-    assert json.loads(answer.out) == json.loads((again / "result.json").read_text())
+    assert json.loads(answer.out) == RunFolder(again).result
     assert contents(copied) == before
 
 
@@ -197,7 +198,7 @@ def test_a_full_disk_stops_with_a_word_and_the_run_goes_on_later(vcl, finished, 
     (folder,) = tmp_path.glob(NAME)
     assert RunFolder(folder).stages() == [1]
     later = vcl("resume", folder, "--json", "--quiet")
-    expected = json.loads((finished / "result.json").read_text())["state_sha256"]
+    expected = RunFolder(finished).result["state_sha256"]
     assert json.loads(later.out)["state_sha256"] == expected
 
 
@@ -208,7 +209,7 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_used(vcl, copied,
     assert answer.code == 0
     assert "after-0002.safetensors cannot be read" in answer.err
     assert "Continuing after stage 1 of 2" in answer.err
-    expected = json.loads((finished / "result.json").read_text())["state_sha256"]
+    expected = RunFolder(finished).result["state_sha256"]
     assert json.loads(answer.out)["state_sha256"] == expected
 
 
@@ -225,7 +226,7 @@ def test_several_seeds_give_mean_and_standard_deviation(vcl, copied):
     assert (answer.code, answer.err) == (0, "")
     result = json.loads(answer.out)
     assert [run["seed"] for run in result["runs"]] == [0, 1]
-    assert result["runs"][0] == json.loads((copied / "result.json").read_text())
+    assert result["runs"][0] == RunFolder(copied).result
     accuracies = [run["average_accuracy"] for run in result["runs"]]
     assert result["mean"]["average_accuracy"] == pytest.approx(np.mean(accuracies))
     assert result["standard_deviation"]["average_accuracy"] == pytest.approx(np.std(accuracies, ddof=1))
@@ -305,7 +306,7 @@ def test_another_number_of_threads_is_explained_as_a_new_run(vcl, copied):
 
 def test_show_prints_the_matrix_and_how_it_was_made(vcl, finished):
     answer = vcl("show", finished)
-    result = json.loads((finished / "result.json").read_text())
+    result = RunFolder(finished).result
     assert answer.code == 0
     assert f"{100 * result['accuracy_matrix'][1][0]:.2f}" in answer.out
     assert "forgetting" in answer.out
@@ -324,7 +325,7 @@ def test_runs_lists_what_is_there_and_skips_what_it_cannot_read(vcl, stopped, fi
     assert answer.code == 0
     rows = {row["run"]: row for row in json.loads(answer.out)}
     assert rows.keys() == {"complete", stopped.name}
-    result = json.loads((finished / "result.json").read_text())
+    result = RunFolder(finished).result
     assert rows["complete"]["average_accuracy"] == result["average_accuracy"]
     assert rows["complete"]["status"] == "complete"
     assert rows[stopped.name]["average_accuracy"] is None
@@ -564,8 +565,8 @@ def test_a_folder_that_is_no_run_of_ours_is_refused(vcl, tmp_path, images, comma
 
 
 def test_a_run_from_a_newer_version_is_not_run_over(vcl, copied):
-    record = json.loads((copied / "run.json").read_text())
-    (copied / "run.json").write_text(json.dumps({**record, "format": FORMAT + 1, "version": "9.9"}))
+    record = RunFolder(copied).record
+    (copied / "run.json").write_bytes(seal({**record, "format": FORMAT + 1, "version": "9.9"}))
     before = contents(copied)
     refused(vcl(*RUN, "--out", copied.parent), "vcl 9.9", "Install")
     assert contents(copied) == before
@@ -721,8 +722,8 @@ def test_units_of_several_runs_come_under_their_names(vcl, others):
 def test_a_page_escapes_what_it_is_told(vcl, finished, tmp_path):
     folder = tmp_path / finished.name
     shutil.copytree(finished, folder)
-    record = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**record, "command": "vcl run <script>alert(1)</script>"}))
+    record = RunFolder(folder).record
+    (folder / "run.json").write_bytes(seal({**record, "command": "vcl run <script>alert(1)</script>"}))
     vcl("report", folder, "--out", tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "<script>" not in text

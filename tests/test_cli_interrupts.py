@@ -139,15 +139,16 @@ def test_while_starting_one_line_is_the_answer(tmp_path):
 
 
 def saved(folder: Path) -> bool:
-    """Whether an epoch of each run that has begun is in the store."""
+    """Whether epochs of each run that has begun are in the store, and told to those who show them."""
     files = list(folder.glob("runs/*/metrics.jsonl"))
-    return bool(files) and all('"objective"' in file.read_text() for file in files)
+    return bool(files) and all(file.read_text().count('"objective"') > 1 for file in files)
 
 
-def test_a_run_that_is_stopped_saves_what_it_learnt_and_says_how_to_continue(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+def test_a_run_that_is_stopped_saves_what_it_learnt_and_says_how_to_continue(tmp_path, number):
     with started([*VCL, *LONG, "--threads", "1", "--checkpoint-seconds", "1000"], tmp_path) as process:
         wait_for(lambda: saved(tmp_path))
-        press(process)
+        os.killpg(process.pid, number)
         code, err = ending(process)
     (folder,) = (tmp_path / "runs").iterdir()
     assert code == 130
@@ -159,12 +160,47 @@ def test_a_run_that_is_stopped_saves_what_it_learnt_and_says_how_to_continue(tmp
 def test_several_seeds_are_stopped_together(tmp_path):
     command = [*VCL, *LONG, "--seeds", "3", "--jobs", "2", "--checkpoint-seconds", "1000"]
     with started(command, tmp_path) as process:
-        wait_for(lambda: saved(tmp_path) and len(list(tmp_path.glob("runs/*"))) == 2)
+        wait_for(lambda: saved(tmp_path) and len(list(tmp_path.glob("runs/[!.]*"))) == 2)
         press(process)
         code, err = ending(process)
     assert code == 130
     assert "Stopping…, saving what was learnt." in err
     assert err.endswith("vcl: Stopped; everything so far is saved. Continue with the same command.\n")
     folders = sorted((tmp_path / "runs").iterdir())
+    assert len(folders) == 2, "nothing else is left"
     assert [json.loads((folder / "run.json").read_text())["seed"] for folder in folders] == [0, 1]
     assert all(list(folder.glob("checkpoints/during-*")) for folder in folders)
+
+
+def test_a_hangup_is_ignored_where_it_was_when_the_process_started(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts.listening():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def in_session(leader: int) -> list[int]:
+    """The processes of a session that are alive."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        if int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+def test_workers_end_when_their_parent_is_killed(tmp_path, number):
+    command = [*VCL, *LONG, "--seeds", "3", "--jobs", "2", "--checkpoint-seconds", "1000"]
+    with started(command, tmp_path) as process:
+        wait_for(lambda: saved(tmp_path) and len(list(tmp_path.glob("runs/[!.]*"))) == 2)
+        assert len(in_session(process.pid)) > 2
+        os.kill(process.pid, number)
+        process.wait(timeout=PATIENCE)
+        wait_for(lambda: not in_session(process.pid))
+    assert all(list(folder.glob("checkpoints/during-*")) for folder in (tmp_path / "runs").glob("[!.]*"))

@@ -5,7 +5,9 @@ import json
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from vcl import cli, runs
 from vcl.core import StreamSpec
@@ -19,6 +21,9 @@ NETWORK = MLP((4,))
 PLAIN = 6 * 4 + 4 + 2 * (4 * 2 + 2)
 
 
+SCORE = {"calibration_error": 0.01, "brier_score": 0.25, "log_likelihood": -0.5}
+
+
 def result(accuracy: float, *, method: str = "finetune", parameters: int = PLAIN, kept: int = 0) -> dict:
     return {
         "method": method,
@@ -27,10 +32,11 @@ def result(accuracy: float, *, method: str = "finetune", parameters: int = PLAIN
         "forgetting": 1.1 - accuracy,
         "backward_transfer": accuracy - 1.1,
         "forward_transfer": 0.0,
-        "scores": [[], [{"calibration_error": 0.01}, {"calibration_error": 0.03}]],
+        "scores": [[], [SCORE, {**SCORE, "calibration_error": 0.03}]],
         "parameters": parameters,
         "stored_examples": kept,
         "train_seconds": 2.0,
+        "steps": 30,
     }
 
 
@@ -81,9 +87,13 @@ def test_cells_have_the_units_and_the_spread_that_their_titles_promise():
         "forgetting": "25.00 ± 7.07",
         "backward transfer": "-25.00 ± 7.07",
         "forward transfer": "0.00 ± 0.00",
+        "learning accuracy (%)": "97.50 ± 3.54",
         "calibration error": "2.00 ± 0.00",
+        "Brier score": "0.2500 ± 0.0000",
+        "negative log-likelihood": "0.500 ± 0.000",
         "parameters": str(PLAIN),
         "stored examples": "0",
+        "steps": "30",
         "training (s)": "2 ± 0",
         "note": "",
     }
@@ -99,6 +109,26 @@ def test_a_measure_that_is_not_defined_is_an_empty_cell():
     assert row.values["forward_transfer"] == [None, None]
     # A mean over some of the seeds would mislead.
     assert comparison.row("x", [results[0], result(0.9)], SPEC, NETWORK).average("forward_transfer") is None
+
+
+def test_paired_differences_have_the_interval_of_students_t():
+    ours, theirs = (
+        comparison.row(name, [result(a) for a in values], SPEC, NETWORK)
+        for name, values in (("ours", (0.8, 0.9, 0.85)), ("theirs", (0.7, 0.85, 0.8)))
+    )
+    found = comparison.difference(ours, theirs)
+    gaps = np.array([0.1, 0.05, 0.05])
+    low, high = stats.t.interval(0.95, 2, gaps.mean(), gaps.std(ddof=1) / 3**0.5)
+    assert found == pytest.approx((gaps.mean(), low, high))
+    assert "| ours | +6.67 | -0.50 … +13.84 |" in comparison.differences_as_markdown([ours, theirs], theirs)
+    single = comparison.row("x", [result(0.8)], SPEC, NETWORK)
+    assert comparison.difference(single, theirs) is None
+
+
+def test_runs_of_earlier_versions_have_no_brier_score():
+    old = result(0.8)
+    old["scores"][-1] = [{"calibration_error": 0.01, "log_likelihood": -0.5}]
+    assert comparison.row("x", [old], SPEC, NETWORK).average("brier_score") is None
 
 
 def test_parameters_are_counted_against_a_point_network_of_the_same_layers():

@@ -31,11 +31,12 @@ from vcl.runs import comparison
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PLACEHOLDERS = {"BENCHMARK": "split-digits", "METHOD": "ewc", "SIZE": "200", "DIR": "folder", "N": "5"}
+PLACEHOLDERS |= {"MODEL": "churn.vcl", "FILE": "new.csv", "RISK": "0.1", "COLUMN": "churned"}
 NAMES = {"--method": "ewc", "--recipe": "fast"}
 """What NAME stands for, after these flags."""
-DOWNLOADS = ("mnist", "fashion", "cifar")
-READ_LATER = {"prune", "widen", "resume"}
-"""Commands whose folders later commands of the page read."""
+DOWNLOADS = ("mnist", "fashion", "cifar", "covertype", "elec2", "weather", "flights", "reproduce")
+READ_LATER = {"prune", "widen", "resume", "learn"}
+"""Commands whose folders or files later commands of the page read."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -135,6 +136,9 @@ def shortened(tokens: list[str]) -> list[str]:
         asked = "ewc,finetune" if tokens[place] == "all" else tokens[place]
         tokens[place] = ",".join(f"{name}:epochs=1" for name in asked.split(","))
         return [*tokens, *["--num-tasks", "2", "--hidden", "8", "--jobs", "1", "--quiet"]]
+    if tokens[0] == "learn":
+        new = ["--hidden", "8", "--epochs", "1"] if "--label" in tokens else []
+        return [*tokens, *new, "--quiet"]
     if tokens[0] == "run":
         added = {"--epochs": "1", "--num-tasks": "2", "--hidden": "8", "--threads": "1"}
         if "--online" in tokens:
@@ -182,6 +186,10 @@ def test_command_lines_run_in_order(page, lines, small_run, monkeypatch):
     run = Path("runs") / small_run.name
     shutil.copytree(small_run, run)
     np.save("images.npy", np.zeros((5, 8, 8), np.uint8))
+    for number, name in enumerate(("january", "february", "new")):
+        visits = np.random.default_rng(number).normal(size=400)
+        rows = [f"{x:.4f},{'ab'[i % 2]},{'yes' if x > 0 else 'no'}" for i, x in enumerate(visits)]
+        Path(f"{name}.csv").write_text("\n".join(["visits,plan,churned", *rows]))
     for tokens in lines:
         command = concrete(tokens, str(run))
         monkeypatch.setattr(sys, "argv", ["vcl", *command])
@@ -240,6 +248,39 @@ def test_the_example_of_monthly_batches_learns_every_month(capsys):
     assert len(accuracies) == 7
     first, june, june_only = accuracies[0], accuracies[5], accuracies[6]
     assert june > max(first, june_only)
+
+
+def printed_by(example: str, capsys) -> str:
+    runpy.run_path(str(ROOT / "examples" / f"{example}.py"))
+    return capsys.readouterr().out
+
+
+def test_the_example_of_monthly_tables_answers_what_it_is_sure_of(capsys):
+    told = printed_by("monthly_tables", capsys)
+    assert len(re.findall(r"after 0\.[89]|after 1", told)) == 4
+    assert "price: its mean" in told
+    answered, wrong = (float(number) for number in re.search(r"Answered (\d+)% .* which ([\d.]+)%", told).groups())
+    assert answered > 50
+    assert wrong < 10
+
+
+def test_the_example_of_new_classes_forgets_less_with_a_few_images(capsys):
+    told = printed_by("new_classes", capsys)
+    without, with_some = (float(a) for a in re.findall(r"accuracy (0\.\d+)", told))
+    assert with_some > without + 0.3
+
+
+def test_the_example_of_a_method_of_ones_own_forgets_less_than_nothing_at_all(capsys):
+    forgotten = [float(a) for a in re.findall(r"forgetting (\d\.\d+)", printed_by("own_method", capsys))]
+    assert forgotten[1] < forgotten[0]
+
+
+def test_the_example_of_embeddings_is_less_sure_of_noise(capsys):
+    told = printed_by("own_embeddings", capsys)
+    first, second = (float(a) for a in re.findall(r"accuracy (0\.\d+)", told))
+    assert second > first - 0.01 > 0.8
+    digits, noise = (float(a) for a in re.findall(r"(\d\.\d+) nats", told))
+    assert noise > digits
 
 
 def test_the_example_of_a_custom_stream_learns_and_is_less_sure_far_from_its_data(capsys):

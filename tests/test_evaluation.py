@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
 
 from vcl import evaluation
 from vcl.evaluation import BATCH, Prediction, entropy, expected_calibration_error, predict, score
@@ -144,3 +145,23 @@ def test_calibration_error_equals_its_definition(examples, classes, seed):
         if inside.any():
             expected += inside.mean() * abs(right[inside].mean() - confidence[inside].mean())
     assert expected_calibration_error(probabilities, labels) == pytest.approx(expected, abs=1e-9)
+
+
+def test_brier_auroc_and_selective_risk_against_scikit_learn():
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet(np.ones(4), 200)
+    labels = rng.integers(0, 4, 200)
+    expected = np.mean([np.sum((p - np.eye(4)[y]) ** 2) for p, y in zip(probabilities, labels, strict=True)])
+    assert evaluation.brier_score(probabilities, labels) == pytest.approx(expected)
+    inside, outside = rng.normal(size=150).round(1), rng.normal(0.5, 1, 80).round(1)
+    truth = np.r_[np.zeros(150), np.ones(80)]
+    assert evaluation.auroc(inside, outside) == pytest.approx(roc_auc_score(truth, np.r_[inside, outside]))
+    doubt = 1 - probabilities.max(1)
+    correct = probabilities.argmax(1) == labels
+    assert evaluation.risk_at_coverage(doubt, correct, 1.0) == pytest.approx(1 - correct.mean())
+    risks = [evaluation.risk_at_coverage(doubt, correct, k / 200) for k in range(1, 201)]
+    assert evaluation.area_under_risk(doubt, correct) == pytest.approx(np.mean(risks))
+
+
+def test_learning_accuracy_is_the_mean_of_the_diagonal():
+    assert evaluation.learning_accuracy([[0.9, None], [0.5, 0.7]]) == pytest.approx(0.8)

@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +35,7 @@ from vcl.report.figures.transfer import draw_transfer
 from vcl.report.figures.units import Subject
 from vcl.report.labels import labels
 from vcl.runs.folder import RunFolder
+from vcl.runs.stored import StoredRun
 
 SPLIT = {"epochs": 10, "hidden": (8,), "test_samples": 3}
 PERMUTED = {"epochs": 3, "hidden": (12, 7), "test_samples": 3, "batch_size": 256}
@@ -50,12 +50,16 @@ def learnt(root: Path, benchmark: str, seed: int, num_tasks: int, **settings) ->
 
 def under_another_name(folder: RunFolder, path: Path, method: str, settings: dict) -> RunFolder:
     """A copy that says it was made by another method, or with other settings: how it is grouped is read there."""
-    shutil.copytree(folder.path, path)
+    run = StoredRun(folder)
     record = folder.record
     record["method"] = method
     record["config"]["learner"].update(settings)
-    (path / "run.json").write_text(json.dumps(record))
-    return RunFolder.open(path)
+    copy = RunFolder.create(path, record)
+    copy.replace_events(folder.events())
+    for stage in folder.stages():
+        copy.save_after(stage, run.state(stage), {}, keep=folder.stages())
+    copy.write_result(run.result)
+    return copy
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from conftest import make_stream
 
-from vcl.curvature import Kronecker, diagonal_fisher, kronecker_factors
+from vcl.curvature import diagonal_fisher, kronecker_factors
 from vcl.errors import VclError
-from vcl.methods.laplace import Laplace, curved_norm, merge, num_filled
+from vcl.methods.laplace import Laplace, curved_norm, num_filled
 from vcl.nets import Affine, from_layers, select_head
+from vcl.posteriors.kronecker import Kronecker, merge
 from vcl.training import Batch, Data, Fitter, to_device
 
 KEY = jax.random.key(0)

@@ -210,7 +210,7 @@ def test_what_cannot_be_done_is_refused(vcl, digits, tmp_path):  # noqa: F811
 
 def test_methods_without_a_posterior_are_refused(tmp_path):
     folder = small_runs.learn(tmp_path, "split-digits", 2, "ewc", epochs=1, hidden=(4,))
-    with pytest.raises(VclError, match=r"is one of ewc.*vcl and joint-vcl"):
+    with pytest.raises(VclError, match=r"is one of ewc.*runs of vcl, joint-vcl"):
         prune(folder, tmp_path / "small")
 
 

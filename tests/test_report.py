@@ -459,7 +459,7 @@ def test_methods_without_a_posterior_are_reported_without_units(report_command, 
     assert code == 0
     assert "is reported without its units" in said
     page = Page((tmp_path / "page.html").read_text())
-    assert "Units can be looked into in runs of vcl and joint-vcl." in page.text
+    assert "Units can be looked into in runs of vcl, joint-vcl" in page.text
     assert "How it was made" in page.texts
 
 

@@ -15,10 +15,13 @@ from vcl.benchmarks.streams import online
 from vcl.errors import VclError
 from vcl.methods import make
 from vcl.methods.vcl import VCL
-from vcl.runs.fold import Interrupted, Silent, learn
+from vcl.runs import execute
+from vcl.runs.events import Silent
+from vcl.runs.fold import Interrupted, learn
 from vcl.runs.folder import RunFolder
 from vcl.runs.legacy import translated
-from vcl.runs.sweep import RunStatus, run_all
+from vcl.runs.status import RunStatus
+from vcl.runs.sweep import run_all
 
 SMALL = {"hidden": (8,), "epochs": 6, "batch_size": 16, "test_samples": 3}
 SAME = ("accuracy_matrix", "scores", "untrained_accuracy", "accuracy_before_learning", "steps", "state_sha256")
@@ -204,6 +207,16 @@ def test_seeds_in_parallel_processes_find_what_single_runs_find(tmp_path):
     assert all(any(row == number and now.phase == "complete" for row, now in seen) for number in (0, 1))
     for config, result in zip(configs, results, strict=True):
         assert RunFolder.open(tmp_path / config.name).result == result
+
+
+def test_compiled_programs_of_many_configurations_do_not_pile_up(tmp_path, monkeypatch):
+    cleared = []
+    monkeypatch.setattr(execute.jax, "clear_caches", lambda: cleared.append(1))
+    runs.run(runs.configure("split-digits", **SMALL), tmp_path)
+    assert not cleared
+    monkeypatch.setattr(execute, "MOST_MAPPINGS", 10)
+    runs.run(runs.configure("split-digits", seed=1, **SMALL), tmp_path)
+    assert cleared
 
 
 def test_a_failure_in_one_process_is_told(tmp_path):

@@ -21,7 +21,8 @@ from vcl.errors import VclError
 from vcl.methods.vcl import VCL
 from vcl.nets import Affine, from_layers, select_head
 from vcl.posteriors.mean_field import Gaussian, isotropic, kl, logits_local
-from vcl.runs.fold import Interrupted, Silent, learn
+from vcl.runs.events import Silent
+from vcl.runs.fold import Interrupted, learn
 from vcl.runs.folder import RunFolder, dump_tree
 from vcl.runs.sweep import run_all
 from vcl.training import Fitter, to_device
@@ -300,7 +301,7 @@ def test_a_kill_after_a_look_before_its_checkpoint_leaves_the_same_bytes(tmp_pat
 
     with pytest.raises(Killed):
         learn(learner, stream, folder=broken, trace=lambda stage: Deadly(broken, stage))
-    (broken.trace / ".0002-000008.safetensors.half").write_bytes(b"half")
+    (broken.trace / ".0002-000008.safetensors.half-x_7.vcl-tmp").write_bytes(b"half")
     broken.clean()
     learn(learner, stream, folder=broken, trace=lambda stage: UnitTracer(broken, stage))
     assert files(broken) == files(whole)

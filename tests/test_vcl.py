@@ -12,7 +12,7 @@ from vcl import memory
 from vcl.core import Examples, Task
 from vcl.errors import VclError
 from vcl.methods import make
-from vcl.methods.vcl import VCL, VCLState, merged
+from vcl.methods.vcl import VCL, VCLState
 from vcl.nets import cross_entropy, pixels, select_head
 from vcl.posteriors.mean_field import Gaussian, isotropic, kl, logits_local
 from vcl.training import Adam, Batch, Data, Fitter, masked_mean, run_epochs, to_device
@@ -73,7 +73,7 @@ def test_the_objective_is_equation_one_divided_by_the_number_of_examples():
     q = SMALL.fresh(KEY, prior.mean)
     x, y, _ = stream.train(0)
     batch = Batch(jnp.asarray(x[:9]), jnp.asarray(y[:9], jnp.int32), jnp.arange(9) < 6, jnp.array(60))
-    draws = logits_local(KEY, q, pixels(batch.inputs), 1)[0]
+    draws = logits_local(KEY, q, pixels(batch.inputs), 1, SMALL.family)[0]
     likelihood = jax.nn.log_softmax(draws)[np.arange(9), y[:9]]
     expected = -likelihood[:6].mean() + kl(q, prior) / 60
     np.testing.assert_allclose(SMALL.nelbo(KEY, q, prior, batch), expected, rtol=1e-5)
@@ -233,7 +233,7 @@ def test_training_on_the_coreset_improves_its_likelihood(stream):
     learner = dataclasses.replace(SMALL, coreset=20, coreset_epochs=200, learning_rate=0.05)
     state = learner.init(KEY, stream.spec)
     data = to_device(stream.train(0), stream.spec.capacity)
-    coreset, _ = learner.set_aside(KEY, state.coreset, Task(0, 0), data)
+    coreset, _ = memory.set_aside(KEY, state.coreset, 0, data, "random")
     ignorant = VCLState(state.posterior, state.trained, coreset)
     x, y = coreset.inputs[0], np.asarray(coreset.labels[0])
 
@@ -249,7 +249,7 @@ def test_coresets_are_per_task_with_several_heads_and_merged_with_one():
     for shared, expected in ((False, 4), (True, 8)):
         stream = make_stream(shared_head=shared)
         state = observe(learner, stream, stages=2)[-1]
-        data = merged(state.coreset, stream.spec.num_heads, stream.spec.task(1))
+        data = memory.for_readout(state.coreset, stream.spec.num_heads, 1)
         assert int(data.size) == expected
         rows = {tuple(r) for r in np.asarray(data.inputs[:expected])}
         own = {tuple(r) for r in np.asarray(state.coreset.inputs[1])}

@@ -7,7 +7,6 @@ True
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,8 +19,9 @@ if TYPE_CHECKING:
     from vcl.model import Model
     from vcl.nets import MLP, ConvNet, Network
     from vcl.runs import Result, RunFolder, StoredRun, configure, extend, learn, predict, resume, run
+    from vcl.sklearn import VCLClassifier, VCLRegressor
 
-__version__ = version("vcl")
+    __version__: str
 
 # Loaded when first used, so that `import vcl` and `vcl --help` need not wait for jax.
 _HOMES = {
@@ -29,6 +29,8 @@ _HOMES = {
     "MLP": "nets",
     "STREAMS": "benchmarks",
     "VCL": "methods.vcl",
+    "VCLClassifier": "sklearn",
+    "VCLRegressor": "sklearn",
     "ConvNet": "nets",
     "Model": "model",
     "Network": "nets",
@@ -64,6 +66,8 @@ __all__ = [
     "RunFolder",
     "StoredRun",
     "StreamOptions",
+    "VCLClassifier",
+    "VCLRegressor",
     "VclError",
     "__version__",
     "analysis",
@@ -83,6 +87,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("vcl")
     if name not in _HOMES:
         raise AttributeError(f"module 'vcl' has no attribute {name!r}")
     home = _HOMES[name]

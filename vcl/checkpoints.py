@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,7 @@ def _in_order(contents: bytes) -> bytes:
 
 def load_tree(path: Path, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
     """Read back what `dump_tree` wrote, into the structure of `like`."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise DamagedCheckpoint(f"The checkpoint {path} cannot be read ({error}).") from None
+    metadata, tensors = _read(path, with_tensors=True)
     if metadata.get("sha256") != digest(tensors, metadata.get("facts", "")):
         raise DamagedCheckpoint(f"The checkpoint {path} was altered: its checksum does not match.")
     expected = {name: (leaf.shape, np.dtype(leaf.dtype)) for name, leaf in named_leaves(like)}
@@ -55,19 +51,36 @@ def load_tree(path: Path, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
             "It belongs to another run, or run.json was changed."
         )
     leaves = [jnp.asarray(tensors[name]) for name, _ in named_leaves(like)]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves), json.loads(metadata["facts"])
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), _facts(path, metadata)
 
 
-def read_facts(path: Path) -> dict[str, Any]:
-    """The facts alone, unchecked: `load_tree` compares the checksum."""
+def _read(path: Path, *, with_tensors: bool) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """The metadata of a safetensors file, and its arrays. What is not a regular file might have no end."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError("it is not a regular file")
         with safe_open(path, framework="numpy") as file:
-            facts = json.loads((file.metadata() or {}).get("facts", "null"))
-    except (SafetensorError, OSError, ValueError) as error:
+            metadata = file.metadata() or {}
+            names = list(file.keys()) if with_tensors else []
+            return metadata, {name: file.get_tensor(name) for name in names}
+    # Of types that numpy does not have, such as float8, safetensors tells in several ways.
+    except (SafetensorError, OSError, TypeError, KeyError, AttributeError, ValueError) as error:
+        raise DamagedCheckpoint(f"The checkpoint {path} cannot be read ({error}).") from None
+
+
+def _facts(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+    try:
+        facts = json.loads(metadata.get("facts", "null"))
+    except (ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"The checkpoint {path} cannot be read ({error}).") from None
     if not isinstance(facts, dict):
         raise DamagedCheckpoint(f"The checkpoint {path} cannot be read (it has no facts).")
     return facts
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts alone, unchecked: `load_tree` compares the checksum."""
+    return _facts(path, _read(path, with_tensors=False)[0])
 
 
 def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:

@@ -7,18 +7,19 @@ for each example by itself, so nothing depends on how the examples are cut into 
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from vcl.nets import Affine, Weights, forward, pixels, point
+from vcl.posteriors.kronecker import Kronecker, KroneckerFactored, MatrixNormal, with_one
 from vcl.training import Batch, Data, take
 
 FisherKind = Literal["exact", "sampled", "empirical"]
 BATCH = 500
+FAMILY = KroneckerFactored()
 
 
 def inputs_of_layers(weights: Weights, inputs: Float[Array, "n d"]) -> tuple[list[Float[Array, "n ..."]], Array]:
@@ -34,32 +35,37 @@ def inputs_of_layers(weights: Weights, inputs: Float[Array, "n d"]) -> tuple[lis
 
 
 def linearised(
-    weights: Weights, inputs: Float[Array, "n d"]
+    weights: Weights,
+    inputs: Float[Array, "n d"],
+    layers: Sequence[Any] | None = None,
+    affine_map: Callable[[int, Any, Float[Array, "n ..."]], Float[Array, "n ..."]] = point,
 ) -> tuple[Float[Array, "n c"], list[Float[Array, "n ..."]], Callable[[Float[Array, "n c"]], list[Array]]]:
     """The logits, what each affine map is applied to, and the pull-back to its pre-activations.
 
     The pull-back takes each example's gradient at its logits to those at the pre-activations of every map.
+    `layers` and `affine_map` as in `forward`, if they are not the weights themselves.
     """
+    layers = weights.layers if layers is None else layers
 
     def outputs_for(
         shifts: Sequence[Float[Array, "n ..."]],
     ) -> tuple[Float[Array, "n c"], list[Float[Array, "n ..."]]]:
         gathered: list[Float[Array, "n ..."]] = []
 
-        def affine(number: int, layer: Affine, h: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+        def affine(number: int, layer: Any, h: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
             gathered.append(h)
-            return point(number, layer, h) + shifts[number]
+            return affine_map(number, layer, h) + shifts[number]
 
-        return forward(weights, weights.layers, inputs, affine), gathered
+        return forward(weights, layers, inputs, affine), gathered
 
     def preactivations() -> list[Float[Array, "n ..."]]:
         found: list[Float[Array, "n ..."]] = []
 
-        def affine(number: int, layer: Affine, h: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
-            found.append(point(number, layer, h))
+        def affine(number: int, layer: Any, h: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+            found.append(affine_map(number, layer, h))
             return found[-1]
 
-        forward(weights, weights.layers, inputs, affine)
+        forward(weights, layers, inputs, affine)
         return found
 
     nothing = [jnp.zeros(a.shape, a.dtype) for a in jax.eval_shape(preactivations)]
@@ -141,36 +147,43 @@ def diagonal_fisher(
     return mean_over(squares, key, data, batch_size)
 
 
-class Kronecker(eqx.Module):
-    """A layer's curvature A ⊗ G. Its bias is the last row of its weights, with an input that is always 1."""
-
-    inputs: Float[Array, "*pairs i i"]
-    """A = E[a aᵀ]."""
-    outputs: Float[Array, "*pairs o o"]
-    """G = E[g gᵀ]."""
-
-
 @functools.partial(jax.jit, static_argnames=("kind", "batch_size"))
 def kronecker_factors(
-    key: Key[Array, ""], weights: Weights, data: Data, kind: FisherKind = "exact", batch_size: int = BATCH
+    key: Key[Array, ""],
+    weights: Weights,
+    data: Data,
+    kind: FisherKind = "exact",
+    batch_size: int = BATCH,
+    q: MatrixNormal | None = None,
+    first: Float[Array, "i i"] | None = None,
 ) -> tuple[Kronecker, ...]:
     """E_x[a aᵀ] and E_x E_y[g gᵀ] of each layer (Martens & Grosse, 2015), the head's last.
 
     Their product stands for E[a aᵀ ⊗ g gᵀ]: exact for one example, and wherever a and g are independent. For a
     convolution A sums over the places of an image and G is the mean over them (Grosse & Martens, 2016).
+
+    With a posterior `q` around the weights these are expectations under it too, with one draw for each example.
+    `first` is the first layer's E[a aᵀ] where it is known already: it does not depend on the weights.
     """
 
+    def noisy(key: Key[Array, ""]) -> Callable[[int, Any, Float[Array, "n ..."]], Float[Array, "n ..."]]:
+        return lambda number, layer, h: FAMILY.preactivation(jax.random.fold_in(key, number), layer, h, None)
+
     def products(key: Key[Array, ""], batch: Batch) -> tuple[Kronecker, ...]:
-        outputs, gathered, pull_back = linearised(weights, pixels(batch.inputs))
+        layers = None if q is None else FAMILY.layers(q)
+        affine = point if q is None else noisy(jax.random.fold_in(key, 1))
+        outputs, gathered, pull_back = linearised(weights, pixels(batch.inputs), layers, affine)
         at_logits = weighted_labels(key, kind, outputs, batch.labels) * batch.mask[:, None]
-        pairs = []
+        pairs: list[Kronecker] = []
         for h, gradients in zip(gathered, jax.vmap(pull_back)(at_logits), strict=True):
             a = per_place(h, len(outputs))
-            a = jnp.concatenate([a, jnp.ones((*a.shape[:2], 1), a.dtype)], axis=2) * batch.mask[:, None, None]
+            a = with_one(a) * batch.mask[:, None, None]
             a = a.reshape(-1, a.shape[-1])
             g = gradients.reshape(-1, gradients.shape[-1])
             places = len(a) // len(outputs)
-            pairs.append(Kronecker(a.T @ a, g.T @ g / places))
+            known = first is not None and not pairs
+            pairs.append(Kronecker(jnp.zeros((0, 0)) if known else a.T @ a, g.T @ g / places))
         return tuple(pairs)
 
-    return mean_over(products, key, data, batch_size)
+    found = mean_over(products, key, data, batch_size)
+    return found if first is None else (Kronecker(first, found[0].outputs), *found[1:])

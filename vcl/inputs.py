@@ -1,14 +1,29 @@
 """What users hand in, as arrays and labels that a learner takes; refused where it would train into nonsense."""
 
+import math
+import os
 from collections.abc import Hashable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from vcl.core import check_inputs
 from vcl.errors import VclError
+from vcl.files import open_regular
+
+MOST_BYTES = 1 << 34
 
 Label = Hashable
+
+
+class Targets(NamedTuple):
+    """What a batch teaches, in numbers of a head's outputs, and what is known of classes then."""
+
+    outputs: np.ndarray
+    classes: list[Label]
+    head_classes: list[list[int]]
+    new_outputs: list[int]
 
 
 def as_inputs(x: Any, what: str) -> np.ndarray:
@@ -39,6 +54,32 @@ def as_inputs(x: Any, what: str) -> np.ndarray:
     return floats.astype(np.float32)
 
 
+def read_npy(path: Path) -> np.ndarray:
+    """The one array of a .npy file, whose header is not believed before the size of the file agrees."""
+    try:
+        with open_regular(path, most=MOST_BYTES) as file:
+            if file.read(2) == b"PK":
+                raise ValueError("it is an archive of several arrays")
+            file.seek(0)
+            read_header = (
+                np.lib.format.read_array_header_1_0
+                if np.lib.format.read_magic(file) == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, _, dtype = read_header(file)
+            promised, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
+            if promised != there and not dtype.hasobject:
+                raise ValueError(f"its header promises {promised} bytes of numbers, and {there} are there")
+            file.seek(0)
+            array = np.lib.format.read_array(file, allow_pickle=False)
+    except Exception as error:  # a header is a Python expression, and there are many ways to break one
+        words = (" ".join(str(error).split()) or type(error).__name__)[:300]
+        raise VclError(
+            f"{path} could not be read as a .npy file: {words}. Save the images, as one array, with numpy.save."
+        ) from None
+    return np.asarray(array)
+
+
 def as_labels(y: Any) -> list[Label]:
     """Labels as plain Python values."""
     values = y.tolist() if hasattr(y, "tolist") else list(y)
@@ -53,7 +94,7 @@ def as_labels(y: Any) -> list[Label]:
     return values
 
 
-def check_as_many(inputs: np.ndarray, labels: Sequence[Label]) -> None:
+def check_as_many(inputs: np.ndarray, labels: Sequence[Label] | np.ndarray) -> None:
     if len(inputs) != len(labels):
         raise VclError(f"There are {len(inputs)} inputs and {len(labels)} labels; they must be as many.")
 

@@ -3,6 +3,8 @@
 Keys are functions of the seed and the place, so that continuing needs no hidden random state.
 """
 
+import math
+import os
 from dataclasses import dataclass, replace
 
 import jax
@@ -11,11 +13,14 @@ from jaxtyping import Array, Key, Shaped
 
 from vcl import evaluation
 from vcl.core import Examples, Fit, Learner, Params, State, StreamSpec, Task
+from vcl.errors import VclError
 from vcl.evaluation import Prediction, Scores
 from vcl.training import Fitter, to_device
 
 INIT = 2**31 - 1
 """The place of the initial state's key: no stage is numbered so high."""
+MOST_STEPS = 2**31
+SECONDS_PER_STEP = 20e-6
 
 
 @dataclass(frozen=True)
@@ -61,12 +66,45 @@ def stage_key(root: Key[Array, ""], stage: int, purpose: int) -> Key[Array, ""]:
 
 def begin(learner: Learner, spec: StreamSpec, seed: int) -> Snapshot:
     """Before any data."""
+    template(learner, spec)
     return Snapshot(learner, spec, seed, learner.init(init_key(seed), spec))
 
 
 def template(learner: Learner, spec: StreamSpec) -> State:
-    """The structure, shapes and dtypes of a state, without its arrays."""
-    return jax.eval_shape(lambda: learner.init(jax.random.key(0), spec))
+    """The structure, shapes and dtypes of a state, without its arrays; refused if it can be seen not to fit."""
+    try:
+        state = jax.eval_shape(lambda: learner.init(jax.random.key(0), spec))
+    except OverflowError as error:
+        raise VclError(f"These settings ask for an array beyond what can be addressed ({error}).") from None
+    check_feasible(
+        learner, spec, sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    )
+    return state
+
+
+def check_feasible(learner: Learner, spec: StreamSpec, state_bytes: int) -> None:
+    """Refuse settings that need more memory than the machine has, or more steps than can be counted."""
+    # Learning holds the parameters, their gradient and the optimiser's two moments.
+    needed = {"the network and what is learnt with it": 4.0 * state_bytes}
+    widest = max(getattr(learner, "hidden", ()), default=1)
+    for name, batch in (("test_samples", evaluation.BATCH), ("train_samples", getattr(learner, "batch_size", 1))):
+        samples = getattr(learner, name, 1)
+        flag = f"--{name.replace('_', '-')} {samples}"
+        needed[flag] = 4.0 * samples * min(batch, spec.capacity) * max(widest, spec.num_classes)
+    what, most = max(needed.items(), key=lambda item: item[1])
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if most > memory:
+        raise VclError(
+            f"{what[0].upper()}{what[1:]} would need about {most / 1e9:,.0f} GB of memory, and this machine has "
+            f"{memory / 1e9:,.0f} GB. Choose smaller settings."
+        )
+    epochs, batch = getattr(learner, "epochs", 1), getattr(learner, "batch_size", 1)
+    steps = epochs * -(-spec.capacity // batch)
+    if steps >= MOST_STEPS:
+        raise VclError(
+            f"--epochs {epochs} are {steps:.3g} steps for a task: at {SECONDS_PER_STEP * 1e6:.0f} µs for each, "
+            f"which is fast, about {steps * SECONDS_PER_STEP / 86400:,.0f} days. Choose fewer epochs."
+        )
 
 
 def grow(snapshot: Snapshot, spec: StreamSpec) -> Snapshot:
@@ -96,10 +134,17 @@ def predict(
     inputs: Shaped[np.ndarray, "n d"],
     fit: Fit | None = None,
     classes: Shaped[np.ndarray, "c"] | None = None,
+    *,
+    common_noise: bool = False,
 ) -> Prediction:
     """The predictive distribution for inputs of a task; over some of the classes only, where these are named."""
-    key = jax.random.fold_in(snapshot.test_key, task.index)
-    return evaluation.predict(snapshot.learner, key, readout(snapshot, task, fit), inputs, classes)
+    key, params = predictor(snapshot, task, fit)
+    return evaluation.predict(snapshot.learner, key, params, inputs, classes, common_noise=common_noise)
+
+
+def predictor(snapshot: Snapshot, task: Task, fit: Fit | None = None) -> tuple[Key[Array, ""], Params]:
+    """The key and the parameters that answer for a task."""
+    return jax.random.fold_in(snapshot.test_key, task.index), readout(snapshot, task, fit)
 
 
 def score(snapshot: Snapshot, task: Task, examples: Examples, fit: Fit | None = None) -> Scores:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, Shaped
 
 from vcl.core import StreamSpec, check_index
+from vcl.errors import VclError
 from vcl.nets import pixels
 from vcl.training import Data, shuffle
 
@@ -28,6 +29,15 @@ def empty(spec: StreamSpec, size: int) -> Memory:
         jnp.zeros(shape, jnp.int32),
         jnp.zeros(spec.num_tasks, jnp.int32),
     )
+
+
+def check_size(size: int, spec: StreamSpec) -> None:
+    """Refuse a coreset that would leave nothing to learn from."""
+    if size >= spec.capacity:
+        raise VclError(
+            f"A coreset of {size} examples cannot be taken from tasks of at most {spec.capacity}. "
+            "Choose a smaller --coreset."
+        )
 
 
 def room(memory: Memory, task: int) -> int:
@@ -51,6 +61,11 @@ def of_task(memory: Memory, task: int) -> Data:
     """What is kept of one task."""
     check_index("task", task, len(memory.filled))
     return Data(memory.inputs[task], memory.labels[task], memory.filled[task])
+
+
+def for_readout(memory: Memory, num_heads: int, task: int) -> Data:
+    """The part of a coreset that a task's read-out may learn from: its own, or all where there is one head."""
+    return of_task(memory, task) if num_heads > 1 else of_all_tasks(memory)
 
 
 def of_all_tasks(memory: Memory) -> Data:
@@ -104,6 +119,15 @@ def squared_distance(inputs: Shaped[Array, "n d"], row: Int[Array, ""]) -> Float
 
 
 SELECTIONS = {"random": random, "k-center": k_center}
+
+
+def set_aside(key: Key[Array, ""], coreset: Memory, task: int, data: Data, selection: str) -> tuple[Memory, Data]:
+    """Move a few examples out of the data, into the coreset, until it holds its share for this task."""
+    wanted = min(room(coreset, task), int(data.size) - 1)
+    if wanted <= 0:
+        return coreset, data
+    rows = SELECTIONS[selection](key, data, wanted)
+    return add(coreset, task, data, rows), remove(data, rows)
 
 
 def remove(data: Data, rows: Int[Array, "size"]) -> Data:

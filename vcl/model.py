@@ -1,23 +1,24 @@
 """A model that can be kept: a learner, all it has learnt, and the names of its tasks and classes."""
 
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from vcl import learning
-from vcl.checkpoints import DamagedCheckpoint, dump_tree, load_tree, read_facts
-from vcl.core import Examples, Learner, Scenario, StreamSpec, Task, check_examples, check_inputs, doubled
+from vcl.checkpoints import DamagedCheckpoint, dump_tree, load_tree
+from vcl.core import Examples, Learner, Scenario, StreamSpec, Task, check_inputs, doubled
 from vcl.errors import VclError, choose
 from vcl.evaluation import Prediction, Uncertainty
 from vcl.files import write_atomically, writing
 from vcl.inputs import (
     Label,
+    Targets,
     as_inputs,
     as_label_array,
     as_labels,
@@ -26,23 +27,16 @@ from vcl.inputs import (
     label_to_json,
     new_labels,
 )
+from vcl.keeping import FORMAT, LearntTask, kept_like, read_model_facts, relabelled, with_task
 from vcl.learning import Snapshot
 from vcl.methods import METHODS, make, name_of, settings_of
 from vcl.recording import recording
+from vcl.runs.legacy import remake
 from vcl.runs.stored import StoredRun
 
-FORMAT = 1
 DEFAULT_TASK = "default"
 
-
-@dataclass(frozen=True)
-class LearntTask:
-    """What a model knows of one task."""
-
-    name: Label
-    head: int
-    batches: int = 0
-    examples: int = 0
+Same = TypeVar("Same", bound="Model")
 
 
 class Model:
@@ -68,6 +62,10 @@ class Model:
         All labels seen, in the order of the columns of `predict_proba`.
     tasks_ : list
         The names of the tasks learnt.
+    log_ : list of dict
+        One entry for each batch learnt.
+    notes_ : dict
+        Anything of your own that JSON can hold; saved with the model.
 
     Examples
     --------
@@ -86,12 +84,15 @@ class Model:
     True
     """
 
+    kind: ClassVar[str] = "vcl.Model"
+    methods: ClassVar[Mapping[str, type[Learner]]] = METHODS
+
     def __init__(
         self, method: str | Learner = "vcl", *, seed: int = 0, shared_head: bool = False, **settings: Any
     ) -> None:
         if isinstance(method, str):
-            kind = METHODS[choose("method", method, METHODS)]
-            self.learner = make(method, {**kind.recipes["fast"]["split"], **settings})
+            kind = self.methods[choose("method", method, self.methods)]
+            self.learner = make(method, {**kind.recipes["fast"]["split"], **settings}, self.methods)
         elif settings:
             raise VclError(
                 f"Settings ({', '.join(settings)}) go with a method's name; a learner has its own. Write "
@@ -105,6 +106,7 @@ class Model:
         self.shared_head = shared_head
         self.classes_: list[Label] = []
         self.log_: list[dict[str, Any]] = []
+        self.notes_: dict[str, Any] = {}
         self._tasks: list[LearntTask] = []
         self._head_classes: list[list[int]] = []
         self._snapshot: Snapshot | None = None
@@ -112,25 +114,32 @@ class Model:
 
     def __repr__(self) -> str:
         return (
-            f"Model({type(self.learner).__name__}, {len(self._tasks)} tasks, {len(self.classes_)} classes, "
-            f"{sum(task.examples for task in self._tasks)} examples learnt)"
+            f"{type(self).__name__}({type(self.learner).__name__}, {len(self._tasks)} tasks, "
+            f"{len(self.classes_)} classes, {sum(task.examples for task in self._tasks)} examples learnt)"
         )
 
     @property
     def tasks_(self) -> list[Label]:
         return [task.name for task in self._tasks]
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """The learner with its state: a pytree of arrays that is all it has learnt."""
+        if self._snapshot is None:
+            raise VclError("This model has not learnt anything: there is nothing to save. Call learn(x, y) first.")
+        return self._snapshot
+
     # Learning
 
     def learn(
-        self,
+        self: Same,
         x: Any,
         y: Any,
         task: Any = None,
         *,
         progress: bool = False,
         checkpoint: str | Path | None = None,
-    ) -> "Model":
+    ) -> Same:
         """Learn from one more batch of examples.
 
         Parameters
@@ -156,23 +165,14 @@ class Model:
         name = DEFAULT_TASK if task is None else task
         if not isinstance(name, Hashable):
             raise VclError(f"A task's name must be hashable, such as a string, but it is a {type(name).__name__}.")
-        labels = as_labels(y)
-        inputs = self._inputs(x, "The inputs")
-        check_as_many(inputs, labels)
-        classes = [*self.classes_, *new_labels(labels, self.classes_)]
         tasks, index = with_task(self._tasks, name, self.shared_head)
         head = tasks[index].head
-        head_classes = [list(known) for known in self._head_classes] + [[]] * (head + 1 - len(self._head_classes))
-        numbers = {label: number for number, label in enumerate(classes)}
-        wanted = sorted({numbers[label] for label in labels})
-        new_outputs = [number for number in wanted if number not in head_classes[head]]
-        head_classes[head] = [*head_classes[head], *new_outputs]
-        outputs = {number: place for place, number in enumerate(head_classes[head])}
-        examples = Examples(
-            inputs.reshape(len(inputs), -1), np.array([outputs[numbers[label]] for label in labels], np.int32)
-        )
-        spec = self._spec(inputs, tasks, head_classes, len(labels), bool(new_outputs))
-        check_examples(examples, spec.num_classes, "The data")
+        outputs, classes, head_classes, new_outputs = self._targets(y, head)
+        inputs = self._inputs(x, "The inputs")
+        check_as_many(inputs, outputs)
+        examples = Examples(inputs.reshape(len(inputs), -1), outputs)
+        spec = self._spec(inputs, tasks, head_classes, len(outputs), bool(new_outputs))
+        check_inputs(examples.inputs, "The data")
         kept, arriving = self._arriving(examples, head)
         spec = replace(spec, capacity=max(spec.capacity, doubled(self._capacity, len(arriving.labels))))
         before = self._snapshot or learning.begin(self.learner, spec, self.seed)
@@ -183,7 +183,7 @@ class Model:
             after = learning.observe(learning.grow(before, spec), Task(index, head, batch), arriving, fit)
         # All at once, so that a model is never half-way.
         tasks[index] = replace(
-            tasks[index], batches=tasks[index].batches + 1, examples=tasks[index].examples + len(labels)
+            tasks[index], batches=tasks[index].batches + 1, examples=tasks[index].examples + len(outputs)
         )
         self._snapshot, self._tasks, self._kept = after, tasks, kept
         self.classes_, self._head_classes = classes, head_classes
@@ -191,13 +191,26 @@ class Model:
             *self.log_,
             {
                 "task": name,
-                "examples": len(labels),
+                "examples": len(outputs),
                 "new_classes": [classes[number] for number in new_outputs],
                 "steps": fit.steps,
                 "seconds": round(time.monotonic() - began, 3),
             },
         ]
         return self
+
+    def _targets(self, y: Any, head: int) -> Targets:
+        """Labels as numbers of the head's outputs; new ones get new outputs."""
+        labels = as_labels(y)
+        classes = [*self.classes_, *new_labels(labels, self.classes_)]
+        head_classes = [list(known) for known in self._head_classes] + [[]] * (head + 1 - len(self._head_classes))
+        numbers = {label: number for number, label in enumerate(classes)}
+        wanted = sorted({numbers[label] for label in labels})
+        new_outputs = [number for number in wanted if number not in head_classes[head]]
+        head_classes[head] = [*head_classes[head], *new_outputs]
+        places = {number: place for place, number in enumerate(head_classes[head])}
+        outputs = np.array([places[numbers[label]] for label in labels], np.int32)
+        return Targets(outputs, classes, head_classes, new_outputs)
 
     @property
     def _capacity(self) -> int:
@@ -271,10 +284,26 @@ class Model:
         task : hashable, default=None
             Which task the examples belong to; needed where each has an output layer of its own.
         """
-        prediction, head = self._predict(x, task)
-        probabilities = np.zeros((len(prediction.log_probs), len(self.classes_)))
-        probabilities[:, self._head_classes[head]] = prediction.probabilities
-        return probabilities
+        return self.prediction(x, task).probabilities.astype(np.float64)
+
+    def prediction(self, x: Any, task: Label | None = None, *, common_noise: bool = False) -> Prediction:
+        """The predictive distribution over `classes_`, with its entropies.
+
+        Parameters
+        ----------
+        x : array of shape (examples, …), or a DataFrame
+        task : hashable, default=None
+            Which task the examples belong to; needed where each has an output layer of its own.
+        common_noise : bool, default=False
+            Whether all examples meet the same draws of noise, so that the answer to one does not depend on the
+            others that are asked with it.
+        """
+        place, classes, outputs = self.answering(task)
+        rows = self._rows(x)
+        found = learning.predict(self.snapshot, place, rows, classes=outputs, common_noise=common_noise)
+        log_probs = np.full((len(rows), len(self.classes_)), -np.inf, found.log_probs.dtype)
+        log_probs[:, classes] = found.log_probs
+        return replace(found, log_probs=log_probs)
 
     def predict(self, x: Any, task: Label | None = None) -> np.ndarray:
         """The most probable class of each example."""
@@ -283,7 +312,7 @@ class Model:
 
     def uncertainty(self, x: Any, task: Label | None = None) -> Uncertainty:
         """How unsure the model is of each example, and why: total, aleatoric and epistemic entropy in nats."""
-        prediction, _ = self._predict(x, task)
+        prediction = self.prediction(x, task)
         return Uncertainty(prediction.total_entropy, prediction.aleatoric_entropy, prediction.epistemic_entropy)
 
     def score(self, x: Any, y: Any, task: Label | None = None) -> float:
@@ -293,17 +322,17 @@ class Model:
         check_as_many(predicted, labels)
         return float(np.mean([a == b for a, b in zip(predicted, labels, strict=True)]))
 
-    def _predict(self, x: Any, task: Label | None) -> tuple[Prediction, int]:
-        if self._snapshot is None:
-            raise VclError("This model has not learnt anything yet. Call learn(x, y) first.")
-        known = self._known_task(task)
+    def answering(self, task: Label | None = None) -> tuple[Task, list[int], np.ndarray | None]:
+        """The task that answers, the classes of its outputs, and which outputs these are (None: all)."""
+        snapshot, known = self.snapshot, self._known_task(task)
+        classes = self._head_classes[head := self._tasks[known].head]
+        some = np.arange(len(classes)) if len(classes) < snapshot.spec.num_classes else None
+        return Task(known, head), classes, some
+
+    def _rows(self, x: Any) -> np.ndarray:
         inputs = self._inputs(x, "The inputs")
         check_inputs(inputs, "The inputs")
-        head = self._tasks[known].head
-        count = len(self._head_classes[head])
-        outputs = np.arange(count) if count < self._snapshot.spec.num_classes else None
-        rows = inputs.reshape(len(inputs), -1)
-        return learning.predict(self._snapshot, Task(known, head), rows, classes=outputs), head
+        return inputs.reshape(len(inputs), -1)
 
     def _known_task(self, task: Label | None) -> int:
         if task is None:
@@ -329,39 +358,40 @@ class Model:
 
         The file is replaced as a whole or not at all. No code is stored, and loading runs none.
         """
-        if self._snapshot is None:
-            raise VclError(
-                "This model has not learnt anything yet, so there is nothing to save. Call learn(x, y) first."
-            )
-        path = Path(path)
+        snapshot, path = self.snapshot, Path(path)
         facts = {
             "format": FORMAT,
-            "kind": "vcl.Model",
+            "kind": self.kind,
             "version": version("vcl"),
-            "method": name_of(self.learner) if type(self.learner) in METHODS.values() else None,
+            "method": name_of(self.learner, self.methods) if self._has_a_name else None,
             "settings": self._settings(),
             "seed": self.seed,
             "shared_head": self.shared_head,
-            "spec": asdict(self._snapshot.spec),
-            "stages": self._snapshot.stages,
+            "spec": asdict(snapshot.spec),
+            "stages": snapshot.stages,
             "classes": [label_to_json(label) for label in self.classes_],
             "head_classes": self._head_classes,
             "tasks": [{**asdict(task), "name": label_to_json(task.name)} for task in self._tasks],
             "kept": [len(part.labels) for part in self._kept],
+            "notes": self.notes_,
             "log": [relabelled(entry, label_to_json) for entry in self.log_],
         }
         with writing(path):
-            write_atomically(path, dump_tree({"state": self._snapshot.state, "kept": self._kept}, facts))
+            write_atomically(path, dump_tree({"state": snapshot.state, "kept": self._kept}, facts))
 
     def _settings(self) -> dict[str, Any] | None:
         """None for a learner or a network of the user's own, which only the user can bring again."""
         try:
-            return settings_of(self.learner) if type(self.learner) in METHODS.values() else None
+            return settings_of(self.learner) if self._has_a_name else None
         except VclError:
             return None
 
-    @staticmethod
-    def load(path: str | Path, *, method: Learner | None = None) -> "Model":
+    @property
+    def _has_a_name(self) -> bool:
+        return type(self.learner) in self.methods.values()
+
+    @classmethod
+    def load(cls: type[Same], path: str | Path, *, method: Learner | None = None) -> Same:
         """Read a model that `save` wrote; it learns on as if it had never been away, to the same bits.
 
         Parameters
@@ -371,15 +401,14 @@ class Model:
             The learner, where it or its network is of your own making: the file holds no code.
         """
         path = Path(path)
-        facts = read_model_facts(path)
+        facts = read_model_facts(path, cls.kind)
         if method is None and (facts["method"] is None or facts["settings"] is None):
             raise VclError(
                 f"The model in {path} has a learner or a network that is not one of vcl's. Hand the learner over: "
                 "vcl.Model.load(path, method=learner)."
             )
-        model = Model(
-            method or make(facts["method"], facts["settings"]), seed=facts["seed"], shared_head=facts["shared_head"]
-        )
+        learner = method or remake(facts, cls.methods)
+        model = cls(learner, seed=facts["seed"], shared_head=facts["shared_head"])
         spec = StreamSpec.from_json(facts["spec"])
         like = {"state": learning.template(model.learner, spec), "kept": [kept_like(spec, n) for n in facts["kept"]]}
         try:
@@ -391,6 +420,7 @@ class Model:
         model.classes_ = [label_from_json(label) for label in facts["classes"]]
         model._head_classes = facts["head_classes"]
         model._tasks = [LearntTask(**{**task, "name": label_from_json(task["name"])}) for task in facts["tasks"]]
+        model.notes_ = facts.get("notes", {})
         model.log_ = [relabelled(entry, label_from_json) for entry in facts["log"]]
         return model
 
@@ -419,40 +449,3 @@ class Model:
             if index in stages
         ]
         return model
-
-
-def with_task(tasks: Sequence[LearntTask], name: Label, shared_head: bool) -> tuple[list[LearntTask], int]:
-    """The tasks with this one among them, and its place."""
-    names = [task.name for task in tasks]
-    if name in names:
-        return list(tasks), names.index(name)
-    return [*tasks, LearntTask(name, 0 if shared_head else len(tasks))], len(tasks)
-
-
-def relabelled(entry: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """An entry of the log with its task and classes as JSON has them, or back."""
-    return {**entry, "task": change(entry["task"]), "new_classes": [*map(change, entry["new_classes"])]}
-
-
-def kept_like(spec: StreamSpec, examples: int) -> Examples:
-    """The shapes of kept examples."""
-    labels = np.empty(examples, np.int32)
-    return Examples(np.empty((examples, spec.input_size), spec.input_dtype), labels, labels)
-
-
-def read_model_facts(path: Path) -> dict[str, Any]:
-    """What a model's file says of itself; its checksum is compared when the arrays are read."""
-    if not path.exists():
-        raise VclError(f"There is no model {path}. Model.save writes one.")
-    try:
-        facts = read_facts(path)
-    except DamagedCheckpoint as damage:
-        raise VclError(f"{damage} Restore it from a copy.") from None
-    if facts.get("kind") != "vcl.Model":
-        raise VclError(f"{path} is not a model that Model.save wrote.")
-    if facts["format"] > FORMAT:
-        raise VclError(
-            f"The model in {path} was written by vcl {facts['version']}, in format {facts['format']}; this version "
-            f"reads up to format {FORMAT}. Install that version of vcl, or a later one."
-        )
-    return facts

@@ -12,8 +12,10 @@ from rich.table import Column
 from rich.text import Text
 
 from vcl.core import Stream
+from vcl.errors import printable
 from vcl.runs import RunConfig
-from vcl.runs.sweep import RunStatus
+from vcl.runs.events import Silent
+from vcl.runs.status import RunStatus
 
 SECONDS_BETWEEN_LINES = 10.0
 MOST_ROWS = 8
@@ -53,7 +55,9 @@ class Board:
             disable=quiet or not console.is_terminal,
         )
         started = first == "starting"
-        self.rows: list[TaskID] = [self.bars.add_task(name, start=started, total=1.0, text=first) for name in names]
+        self.rows: list[TaskID] = [
+            self.bars.add_task(escape(printable(name)), start=started, total=1.0, text=first) for name in names
+        ]
 
     def __enter__(self: AnyBoard) -> AnyBoard:
         self.bars.start()
@@ -69,7 +73,7 @@ class Board:
             self.warn(message)
 
     def warn(self, message: str) -> None:
-        self.console.print(escape(message), soft_wrap=True)
+        self.console.print(escape(printable(message)), soft_wrap=True)
 
     def show(self, row: int, fraction: float, text: str, *, milestone: bool = False) -> None:
         self.bars.update(self.rows[row], completed=fraction, text=escape(text))
@@ -83,8 +87,8 @@ class Board:
             self.say(f"{self.names[row]}: {100 * fraction:3.0f} %  {text}")
 
 
-class SingleRun(Board):
-    """Shows a run in this process (a `vcl.runs.fold.Reporter`)."""
+class SingleRun(Board, Silent):
+    """Shows a run in this process."""
 
     def __init__(self, console: Console, config: RunConfig, *, quiet: bool) -> None:
         super().__init__(console, [f"{config.benchmark} {config.method}"], quiet=quiet)

@@ -29,7 +29,8 @@ class Data(eqx.Module):
     """
 
     inputs: Shaped[Array, "capacity d"]
-    labels: Int[Array, "capacity"]
+    labels: Shaped[Array, "capacity"]
+    """Classes as int32, or numbers as float32, where these are to be learnt."""
     size: Int[Array, ""]
     groups: Int[Array, "capacity"] | None = None
     """The head (or task) of each example, where examples of several tasks are mixed."""
@@ -43,7 +44,7 @@ class Batch(eqx.Module):
     """A minibatch; `mask` is false for the rows that fill up an epoch's last one."""
 
     inputs: Shaped[Array, "b d"]
-    labels: Int[Array, "b"]
+    labels: Shaped[Array, "b"]
     mask: Bool[Array, "b"]
     size: Int[Array, ""]
     """How many examples there are in all: N in the paper."""
@@ -62,7 +63,8 @@ def to_device(examples: Examples, capacity: int) -> Data:
     labels = np.pad(examples.labels, (0, missing))
     groups = None if examples.groups is None else jnp.asarray(np.pad(examples.groups, (0, missing)), jnp.int32)
     size = jnp.asarray(len(examples.labels), jnp.int32)
-    return Data(jnp.asarray(inputs), jnp.asarray(labels, jnp.int32), size, groups)
+    kind = jnp.float32 if np.issubdtype(labels.dtype, np.floating) else jnp.int32
+    return Data(jnp.asarray(inputs), jnp.asarray(labels, kind), size, groups)
 
 
 def take(data: Data, rows: Int[Array, "b"], mask: Bool[Array, "b"]) -> Batch:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from vcl import evaluation
-from vcl.analysis.stored import Watch, ask, check_method, check_tolerance, nobody, trained_heads
+from vcl.analysis.stored import MEAN_FIELD, Watch, ask, check_method, check_tolerance, nobody, trained_heads
 from vcl.analysis.units import TOLERANCE, Mask, active_units, removal_effects, total_variation, widths
 from vcl.core import Learner, State, Stream
 from vcl.errors import VclError
@@ -77,7 +77,7 @@ def prune(
 ) -> Pruning:
     """Write to `out` the run with only its active units, as it was `after` a stage (from 1; the last by default)."""
     run = StoredRun(folder)
-    check_method(run)
+    check_method(run, MEAN_FIELD)
     check_tolerance(tolerance)
     stream = run.stream(data_dir)
     stage = run.stage(after)
@@ -102,7 +102,7 @@ def prune(
 def widen(folder: RunFolder, out: Path, hidden: tuple[int, ...], *, after: int | None = None) -> RunFolder:
     """Write to `out` the run with fresh units added up to `hidden`, as it was `after` a stage (from 1)."""
     run = StoredRun(folder)
-    check_method(run)
+    check_method(run, MEAN_FIELD)
     learner: Any = run.learner
     units = tuple(units for _, units in learner.architecture.widths(run.spec.input_shape))
     if len(hidden) != len(units) or any(new < old for new, old in zip(hidden, units, strict=True)):

@@ -1,6 +1,6 @@
 """What a stored run can tell of its units: measured after each task, from its checkpoints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,18 @@ from vcl.analysis.units import (
     signal_to_noise,
     without,
 )
-from vcl.core import Stream
+from vcl.core import Learner, State, Stream
 from vcl.errors import VclError
+from vcl.methods.kronecker_vcl import KroneckerVCL
 from vcl.nets import Weights, from_layers, logits, pixels, select_head
 from vcl.posteriors.mean_field import Gaussian
 from vcl.runs.folder import RunFolder
 from vcl.runs.stored import StoredRun
 
-METHODS = ("vcl", "joint-vcl")
-"""The methods whose state is one Gaussian over the weights of one network."""
+MEAN_FIELD = ("vcl", "joint-vcl")
+"""The methods whose state is one mean-field Gaussian over the weights of one network."""
+METHODS = (*MEAN_FIELD, "kronecker-vcl")
+"""The methods with a posterior over the weights of one network, looked at through the marginals of its weights."""
 INPUTS_PER_TASK = 500
 
 Watch = Callable[[float, str], None]
@@ -136,9 +139,14 @@ def beliefs(folder: RunFolder) -> tuple[Gaussian, tuple[Gaussian, ...], tuple[in
     """The prior, the posterior after each task learnt, and the head of each task."""
     run = StoredRun(folder)
     check_method(run)
-    prior = run.learner.init(jax.random.key(0), run.spec).posterior
-    posteriors = tuple(run.state(stage).posterior for stage in run.task_ends())
+    prior = marginals(run.learner, run.learner.init(jax.random.key(0), run.spec))
+    posteriors = tuple(marginals(run.learner, run.state(stage)) for stage in run.task_ends())
     return prior, posteriors, run.spec.heads
+
+
+def marginals(learner: Learner, state: State) -> Gaussian:
+    """The mean and the variance of every weight by itself, heads stacked."""
+    return learner.marginals(state) if isinstance(learner, KroneckerVCL) else state.posterior
 
 
 def trained_heads(heads: tuple[int, ...], num_tasks: int) -> Bool[np.ndarray, "heads"]:
@@ -146,13 +154,13 @@ def trained_heads(heads: tuple[int, ...], num_tasks: int) -> Bool[np.ndarray, "h
     return np.isin(np.arange(max(heads) + 1), heads[:num_tasks])
 
 
-def check_method(run: StoredRun) -> None:
-    """Refuse runs whose state is not one Gaussian over the weights of one network of dense layers."""
+def check_method(run: StoredRun, methods: Sequence[str] = METHODS) -> None:
+    """Refuse runs that do not hold a posterior over the weights of one network of dense layers."""
     method = run.record["method"]
-    if method not in METHODS:
+    if method not in methods:
         raise VclError(
             f"The run in {run.path} is one of {method}, whose units have no prior and posterior. Units "
-            f"can be looked into in runs of {' and '.join(METHODS)}."
+            f"can be looked into in runs of {', '.join(methods)}."
         )
     learner: Any = run.learner
     if not learner.architecture.is_dense:

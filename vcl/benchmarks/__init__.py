@@ -1,27 +1,32 @@
 """Streams of tasks, each a pure function of its options and the seed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from vcl.benchmarks.streams import hold_out, joint, online, permuted, split
+from vcl.benchmarks.streams import hold_out, joint, online, permuted, real, split
 from vcl.core import Scenario, Stream
-from vcl.data import Dataset, load
+from vcl.data import load, load_table
+from vcl.data.tables import read_covertype_in_order
 from vcl.errors import VclError, choose
 
 __all__ = ["STREAMS", "Benchmark", "StreamOptions", "build", "hold_out", "joint", "online"]
 
-Family = Literal["split", "permuted"]
+MOST_TASKS = 20_000
+
+Family = Literal["split", "permuted", "real"]
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Where a stream's images come from and what is done with them."""
+    """Where a stream's examples come from and what is done with them."""
 
     family: Family
     dataset: str
     summary: str
+    read: Callable[..., Any] | None = None
+    """How rows are arranged into tasks, where not as the data set has them."""
 
 
 STREAMS: dict[str, Benchmark] = {
@@ -34,6 +39,13 @@ STREAMS: dict[str, Benchmark] = {
     "split-cifar10": Benchmark("split", "cifar10", "5 tasks: pairs of objects in colour photographs"),
     "split-digits": Benchmark("split", "digits", "5 tasks on 8×8 digits: needs no download, trains in seconds"),
     "permuted-digits": Benchmark("permuted", "digits", "8×8 digits; each task shuffles the pixels; no download"),
+    "covertype-areas": Benchmark("real", "covertype", "4 wilderness areas: which kind of forest grows where"),
+    "covertype-time": Benchmark(
+        "real", "covertype", "10 parts of Covertype in the order of its file", read_covertype_in_order
+    ),
+    "elec2": Benchmark("real", "elec2", "12 parts: will the price of electricity rise in the next half hour"),
+    "weather": Benchmark("real", "weather", "10 parts: will it rain, from fifty years of measurements"),
+    "flights-months": Benchmark("real", "flights", "12 months of flights out of New York: delayed or not"),
 }
 
 
@@ -58,7 +70,7 @@ def build(
     """The stream called `name`, with its data loaded (and fetched, where that is needed)."""
     benchmark = STREAMS[choose("benchmark", name, STREAMS)]
     check(benchmark, options)
-    stream = arrange(name, benchmark, load(benchmark.dataset, data_dir, say), options, seed)
+    stream = arrange(name, benchmark, options, seed, data_dir, say)
     if options.validation:
         stream = hold_out(stream, options.validation, seed)
     if options.online:
@@ -66,27 +78,61 @@ def build(
     return stream
 
 
-def arrange(name: str, benchmark: Benchmark, data: Dataset, options: StreamOptions, seed: int) -> Stream:
+def arrange(
+    name: str,
+    benchmark: Benchmark,
+    options: StreamOptions,
+    seed: int,
+    data_dir: Path | None,
+    say: Callable[[str], None] | None,
+) -> Stream:
+    if benchmark.family == "real":
+        table = load_table(benchmark.dataset, data_dir, say, benchmark.read)
+        return real(name, table, options.scenario or "domain", options.num_tasks)
+    data = load(benchmark.dataset, data_dir, say)
     if benchmark.family == "split":
         return split(name, data, options.scenario or "task", options.num_tasks)
     return permuted(name, data, options.scenario or "domain", options.num_tasks or 10, options.permute_first, seed)
 
 
+def settings_for(recipe: Mapping[str, dict[str, Any]], benchmark: str) -> dict[str, Any]:
+    """A recipe's settings for a benchmark: its own, or else its family's; for real streams, those of split ones."""
+    for name in (benchmark, STREAMS[benchmark].family, "split"):
+        if name in recipe:
+            return recipe[name]
+    raise VclError(f"This recipe has no settings for {benchmark}. Name another recipe.")
+
+
 def check(benchmark: Benchmark, options: StreamOptions) -> None:
     """Refuse options that cannot be meant, before any data is loaded."""
+    if options.scenario is not None:
+        choose("scenario", options.scenario, get_args(Scenario))
+    for name in ("num_tasks", "online"):
+        value = getattr(options, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise VclError(f"--{name.replace('_', '-')} must be a whole number, but it is {value!r}.")
+    if (tasks := options.num_tasks or 0) > MOST_TASKS:
+        raise VclError(
+            f"--num-tasks {tasks} are more than {MOST_TASKS}: the matrix of accuracies alone would have "
+            f"{tasks:.3g}² numbers, {8e-9 * tasks**2:,.0f} GB, and at a second for each task learning would take "
+            f"{tasks / 86400:,.1f} days."
+        )
     if options.num_tasks is not None and options.num_tasks < 1:
         raise VclError(f"--num-tasks must be at least 1, but it is {options.num_tasks}.")
     if options.online < 0:
         raise VclError(f"--online is the number of examples that arrive at once, but it is {options.online}.")
-    if not 0 <= options.validation < 1:
+    if not (isinstance(options.validation, int | float) and 0 <= options.validation < 1):
         raise VclError(
             "--validation is the fraction of the training data to hold out, between 0 and 1, "
             f"but it is {options.validation}."
         )
-    if benchmark.family == "permuted" and options.scenario == "class":
+    if benchmark.family != "split" and options.scenario == "class":
+        kind = "Permuted" if benchmark.family == "permuted" else "Real"
         raise VclError(
-            "Permuted benchmarks have no class scenario: every task has the same ten classes. Use --scenario "
+            f"{kind} benchmarks have no class scenario: every task has the same classes. Use --scenario "
             "domain (one shared head, the default) or task (a head for each task)."
         )
-    if benchmark.family == "split" and options.permute_first:
-        raise VclError("--permute-first is for the permuted benchmarks; a split benchmark permutes nothing.")
+    if benchmark.family != "permuted" and options.permute_first:
+        raise VclError(
+            f"--permute-first is for the permuted benchmarks; a {benchmark.family} benchmark permutes nothing."
+        )

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from vcl.core import Examples, Scenario, Stream, StreamSpec, check_examples
-from vcl.data import Dataset
+from vcl.data import Dataset, Tabular
+from vcl.data.tables import split_rows, standardised
 from vcl.errors import VclError
 
 
@@ -72,6 +73,40 @@ def permuted(name: str, data: Dataset, scenario: Scenario, num_tasks: int, permu
         tuple(range(num_tasks)),
         lambda stage: Examples(shown(data.train_images, stage), data.train_labels),
         lambda task: Examples(shown(data.test_images, task), data.test_labels),
+    )
+
+
+def real(name: str, data: Tabular, scenario: Scenario, num_tasks: int | None) -> Stream:
+    """Rows that belong to places or times, in their order; every fifth row of a task is a test row.
+
+    Inputs are standardised by the first task's training rows: later ones are not known yet.
+    """
+    most = len(data.task_names)
+    count = num_tasks or most
+    if count > most:
+        raise VclError(f"{name} has {most} tasks, but --num-tasks is {count}.")
+    train_rows, test_rows = split_rows(data.tasks)
+    inputs = standardised(data.inputs, train_rows[data.tasks[train_rows] == 0])
+    by_task = [[rows[data.tasks[rows] == task] for task in range(count)] for rows in (train_rows, test_rows)]
+
+    def examples(rows: np.ndarray) -> Examples:
+        return Examples(inputs[rows], data.labels[rows])
+
+    spec = StreamSpec(
+        input_shape=inputs.shape[1:],
+        input_dtype="float32",
+        num_classes=data.num_classes,
+        heads=tuple(range(count)) if scenario == "task" else (0,) * count,
+        capacity=max(len(rows) for rows in by_task[0]),
+        scenario=scenario,
+    )
+    return Stream(
+        name,
+        spec,
+        data.task_names[:count],
+        tuple(range(count)),
+        lambda stage: examples(by_task[0][stage]),
+        lambda task: examples(by_task[1][task]),
     )
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from cyclopts import App, CycloptsError, Parameter
 
-from vcl.cli import compare, data, derive, inspect, run
+from vcl.cli import compare, data, derive, inspect, learn, reproduce, run, sweep, uncertainty
 from vcl.cli.console import fail
 from vcl.cli.options import with_settings
 from vcl.errors import VclError, choose
@@ -18,20 +18,26 @@ HELP = (
     "Variational continual learning: Bayesian neural networks that learn task after task without storing old "
     "data.\n\n"
     "Start with [bold]vcl run split-digits[/bold]: five tasks in a few seconds, no download. "
-    "Then [bold]vcl run split-mnist[/bold], the paper's first benchmark."
+    "Then [bold]vcl run split-mnist[/bold], the paper's first benchmark. "
+    "For your own data: [bold]vcl learn model.vcl data.csv --label COLUMN[/bold]."
 )
 COMMANDS: tuple[tuple[Callable[..., None], str, int], ...] = (
     (run.run, "run", 0),
+    (learn.learn, "learn", 0),
     (compare.compare, "compare", 1),
+    (reproduce.reproduce, "reproduce", 1),
+    (sweep.sweep, "sweep", 1),
     (run.resume, "resume", 1),
     (run.extend, "extend", 1),
     (inspect.list_runs, "runs", 2),
     (inspect.show, "show", 3),
     (inspect.figures, "figures", 4),
     (derive.prune, "prune", 4),
+    (learn.export, "export", 4),
     (inspect.report, "report", 4),
     (inspect.units, "units", 4),
     (derive.widen, "widen", 4),
+    (uncertainty.uncertainty, "uncertainty", 4),
     (inspect.predict, "predict", 5),
     (data.list_methods, "methods", 6),
     (data.list_benchmarks, "benchmarks", 7),
@@ -71,22 +77,29 @@ def start(tokens: list[str]) -> None:
     except VclError as error:
         fail(str(error))
     except CycloptsError as error:
-        message = str(error).rstrip(".")
+        message = " ".join(str(error).split()).rstrip(".")
         fail(f"{message}{'' if message.endswith('?') else '.'} See `{' '.join(asked)}`.")
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        # What is still in the buffer would fail again at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        fail("Standard output could not be written: no space left on device. Runs are saved: `vcl show`.")
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EBADF, errno.EIO):
+            # What is still in the buffer would fail again at the end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            fail(f"Standard output could not be written: {reason(error)}. Runs are saved: `vcl show`.")
+        fail(f"{error.filename or 'A file'} could not be used: {reason(error)}. Check the name and the permissions.")
+    except MemoryError as error:
+        fail(f"There is not enough memory: {error or 'an array could not be allocated'}. Choose smaller settings.")
+
+
+def reason(error: OSError) -> str:
+    words = error.strerror or str(error)
+    return words[:1].lower() + words[1:]
 
 
 def run_with_settings(tokens: list[str]) -> Callable[..., None]:
     """`vcl run` with the settings of the method that the tokens name; its help has the recipe's defaults."""
-    from vcl.benchmarks import STREAMS
+    from vcl.benchmarks import STREAMS, settings_for
     from vcl.methods import METHODS
     from vcl.runs.config import default_recipe
 
@@ -96,10 +109,9 @@ def run_with_settings(tokens: list[str]) -> Callable[..., None]:
     recipe = flag_value(tokens, "--recipe", default_recipe(kind.recipes, online))
     by_benchmark = kind.recipes[choose("recipe", recipe, kind.recipes)]
     benchmark = next((token for token in tokens if token in STREAMS), None)
-    family = STREAMS[benchmark].family if benchmark else "split"
     defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
-    defaults |= by_benchmark.get(benchmark or family, by_benchmark[family])
-    title = f"Settings of {method} (defaults: recipe {recipe} for {benchmark or f'{family} benchmarks'})"
+    defaults |= settings_for(by_benchmark, benchmark or "split-mnist")
+    title = f"Settings of {method} (defaults: recipe {recipe} for {benchmark or 'split benchmarks'})"
     return with_settings(run.run, kind, defaults, title, list(kind.recipes))
 
 

@@ -12,6 +12,7 @@ from vcl.cli.console import out as stdout
 from vcl.cli.options import (
     Benchmark,
     CheckpointSeconds,
+    Dask,
     DataDir,
     Hidden,
     Json,
@@ -22,12 +23,13 @@ from vcl.cli.options import (
     PermuteFirst,
     Quiet,
     ScenarioFlag,
+    TensorBoardDir,
     Validation,
     check_counts,
     whole,
 )
 from vcl.cli.watch import watched_all
-from vcl.errors import VclError
+from vcl.errors import VclError, choose
 
 if TYPE_CHECKING:
     from vcl.benchmarks import StreamOptions
@@ -65,8 +67,14 @@ def compare(
         Path | None,
         Parameter(help="Folder for the table (.md, .csv) and the plot (.svg, .png); default OUT/compare."),
     ] = None,
+    reference: Annotated[
+        str | None,
+        Parameter(help="A method of --methods: also tabulate paired differences to it, with 95 % intervals."),
+    ] = None,
     data_dir: DataDir = None,
     checkpoint_seconds: CheckpointSeconds = 15.0,
+    dask: Dask = None,
+    tensorboard: TensorBoardDir = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -82,18 +90,30 @@ def compare(
     check_counts(seeds=seeds, jobs=jobs)
     options = StreamOptions(scenario, num_tasks, permute_first, online, validation)
     common = {"hidden": hidden} if hidden else {}
+    if reference is not None:
+        choose("method of --methods for --reference", reference, [e.label for e in comparison.entries(methods)])
     configs, refused = configured(benchmark, comparison.entries(methods), seeds, options, common, network)
     refused |= undefined({label: config for (label, seed), config in configs.items() if seed == 0}, data_dir)
     chosen = {place: config for place, config in configs.items() if place[0] not in refused}
     if not chosen:
         reasons = " ".join(f"{label}: {reason}" for label, reason in refused.items())
         raise VclError(f"None of these methods can learn this stream. {reasons}")
-    jobs = jobs or min(runs.available_threads(), len(chosen))
-    found = watched_all(list(chosen.values()), out, jobs, sweep.attempt_all, data_dir, checkpoint_seconds, quiet)
+    jobs = min(jobs or runs.available_threads(), len(chosen))
+    found = watched_all(
+        list(chosen.values()),
+        out,
+        jobs,
+        sweep.attempt_all,
+        data_dir,
+        checkpoint_seconds,
+        quiet,
+        dask=dask,
+        tensorboard=tensorboard,
+    )
     rows, failed = rows_of(chosen, dict(zip(chosen, found, strict=True)), out)
     parts = [benchmark, scenario, f"{num_tasks}-tasks" if num_tasks else None, network]
     parts += ["x".join(map(str, hidden)) if hidden else None, "validation" if validation else None]
-    present(rows, "-".join(part for part in parts if part), tables or out / "compare", as_json=json)
+    present(rows, "-".join(part for part in parts if part), tables or out / "compare", reference, as_json=json)
     for label, reason in refused.items():
         err.print(f"[bold]{escape(label)}[/bold] is not in the table: {escape(reason)}", soft_wrap=True)
     if failed:
@@ -173,7 +193,7 @@ def architecture(learner: Any) -> "Network":
     return learner.architecture
 
 
-def present(rows: list["Row"], name: str, folder: Path, *, as_json: bool) -> None:
+def present(rows: list["Row"], name: str, folder: Path, reference: str | None, *, as_json: bool) -> None:
     """Write the table and the plot as files, and show the table."""
     from vcl.files import write_atomically, writing
     from vcl.report.figures.accuracy import draw_comparison
@@ -183,8 +203,11 @@ def present(rows: list["Row"], name: str, folder: Path, *, as_json: bool) -> Non
         return
     ranked = comparison.best_first(rows)
     curves = [(row.label, row.curve) for row in ranked]
+    text = comparison.as_markdown(rows)
+    against = next((row for row in rows if row.label == reference), None)
+    differences = comparison.differences_as_markdown(rows, against) if against else ""
     files = {
-        "md": comparison.as_markdown(rows).encode(),
+        "md": (f"{text}\n{differences}" if differences else text).encode(),
         "csv": comparison.as_csv(rows).encode(),
         **{kind: draw_comparison(name, curves, kind) for kind in ("svg", "png")},
     }
@@ -195,5 +218,7 @@ def present(rows: list["Row"], name: str, folder: Path, *, as_json: bool) -> Non
     if as_json:
         print_json([{"method": r.label, "notes": r.notes, "curve": r.curve, **r.values} for r in ranked])
     else:
-        stdout().print(tabulate.comparison_table(comparison.cells(rows), name))
+        stdout().print(tabulate.comparison_table(comparison.cells(rows, comparison.SHOWN), name))
+        if differences:
+            stdout().print(differences, markup=False)
     say(f"Tables and plot: {folder / name}.md, .csv, .svg, .png")

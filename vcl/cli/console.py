@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 from rich.console import Console
 from rich.markup import escape
 
+from vcl.errors import printable
+
 err = Console(stderr=True, highlight=False)
 
 
@@ -19,13 +21,18 @@ def out() -> Console:
 
 def say(message: str) -> None:
     """Plain text on standard error, beside the result."""
-    err.print(escape(message), soft_wrap=True)
+    err.print(escape(printable(message)), soft_wrap=True)
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
     """End the command with a message."""
-    err.print(f"[bold red]vcl:[/bold red] {escape(message)}", soft_wrap=True)
+    err.print(f"[bold red]vcl:[/bold red] {escape(printable(message))}", soft_wrap=True)
     sys.exit(code)
+
+
+def show(text: str) -> None:
+    """Plain text on standard output, such as a path."""
+    out().print(printable(text), markup=False)
 
 
 def print_json(value: Any) -> None:

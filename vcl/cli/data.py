@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from vcl.cli import tables
 from vcl.cli.console import out as stdout
+from vcl.cli.console import show as show_text
 from vcl.cli.options import DataDir
 from vcl.errors import VclError
 
@@ -38,7 +39,7 @@ def fetch(name: Annotated[str, Parameter(help="Name of the data set.")], /, *, d
     """Fetch a data set into the cache, from the first source that has it."""
     from vcl import data
 
-    stdout().print(f"{name}: {data.fetch(name, data_dir)}", markup=False)
+    show_text(f"{name}: {data.fetch(name, data_dir)}")
 
 
 def verify(

@@ -1,5 +1,6 @@
 """Commands that read stored runs: runs, show, report, figures, units, predict."""
 
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,9 @@ from cyclopts import Parameter
 from vcl.cli import tables
 from vcl.cli.console import out as stdout
 from vcl.cli.console import print_json, say
-from vcl.cli.options import DataDir, Json, Out, RunPath, Tolerance, shown, whole
+from vcl.cli.console import show as show_text
+from vcl.cli.learn import predict_model, report_model, show_model
+from vcl.cli.options import DataDir, Json, Out, Tolerance, shown
 from vcl.cli.run import present, present_several
 from vcl.cli.watch import analysed
 from vcl.errors import VclError
@@ -27,7 +30,7 @@ def list_runs(out: Out = Path("runs"), *, json: Json = False) -> None:
     """List the runs in a folder, with their progress and accuracy."""
     from vcl.runs import StoredRun
     from vcl.runs.folder import stored_runs
-    from vcl.runs.sweep import run_status
+    from vcl.runs.status import run_status
 
     rows = []
     for place in stored_runs(out):
@@ -56,7 +59,9 @@ def list_runs(out: Out = Path("runs"), *, json: Json = False) -> None:
 
 
 def show(
-    *runs: Annotated[Path, Parameter(help="Run folders; several must be seeds of one configuration.")],
+    *runs: Annotated[
+        Path, Parameter(help="Run folders; several must be seeds of one configuration. Or one model's file.")
+    ],
     figure: Annotated[
         Path | None, Parameter(help="Plot the accuracy after each task to this PNG, SVG or PDF file.")
     ] = None,
@@ -64,8 +69,11 @@ def show(
 ) -> None:
     """Show the results of runs: accuracy, forgetting, calibration, uncertainty, and the settings.
 
-    For several seeds of one configuration, mean and standard deviation are given.
+    For several seeds of one configuration, mean and standard deviation are given. For a model that `vcl learn`
+    wrote: what it has learnt, when, from how many examples, and how well it did before and after each batch.
     """
+    if model := the_model(runs):
+        return show_model(model, as_json=json)
     stored = opened(runs)
     results = [run.result for run in stored]
     check_seeds(stored)
@@ -78,6 +86,14 @@ def show(
         return present_several(results, stored[0].path.parent, as_json=json)
     present(results[0], stored[0].path, as_json=json)
     return None if json else stdout().print(tables.origin(stored[0].record))
+
+
+def the_model(paths: tuple[Path, ...]) -> Path | None:
+    """The model's file, where the user names one instead of run folders."""
+    files = [path for path in paths if path.is_file()]
+    if files and len(paths) > 1:
+        raise VclError(f"{files[0]} is a file: models are shown one by one. Name it alone.")
+    return files[0] if files else None
 
 
 def opened(runs: tuple[Path, ...]) -> list["StoredRun"]:
@@ -110,27 +126,39 @@ def written(value: Any) -> str:
 
 
 def report(
-    *runs: RunPaths,
+    *runs: Annotated[Path, Parameter(help="Run folders, or one model's file.")],
     out: Annotated[Path, Parameter(help="HTML file to write.")] = Path("report.html"),
     open: Annotated[bool, Parameter(help="Open it in the browser.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Write a self-contained HTML report about runs: accuracy, transfer, and an explorer of all units.
 
-    The units are shown for methods with a posterior over their weights (vcl, joint-vcl).
+    The units are shown for methods with a posterior over their weights (vcl, joint-vcl). For a model that `vcl
+    learn` wrote: its log, its calibration, and what rejecting unsure answers costs.
     """
-    from vcl.files import write_atomically, writing
+    if model := the_model(runs):
+        report_model(model, out)
+        return open_page(out) if open else None
+    return report_runs(runs, out, data_dir, open)
+
+
+def report_runs(runs: tuple[Path, ...], out: Path, data_dir: Path | None, show: bool) -> None:
+    from vcl.files import write_output, writing
     from vcl.report.page.html import Reported, render
 
     complete = [(run, run.result) for run in opened(runs)]
     page = render([Reported(run.record, result, units_or_reason(run, data_dir)) for run, result in complete])
     with writing(out):
-        write_atomically(out, page.encode())
+        write_output(out, page.encode())
     say(f"Report: {out}")
-    if open:
-        import webbrowser
+    if show:
+        open_page(out)
 
-        webbrowser.open(out.resolve().as_uri())
+
+def open_page(path: Path) -> None:
+    import webbrowser
+
+    webbrowser.open(path.resolve().as_uri())
 
 
 def units_or_reason(run: "StoredRun", data_dir: Path | None) -> "Analysis | str":
@@ -163,7 +191,7 @@ def figures(
         return analysed(StoredRun(folder), data_dir)
 
     for path in gallery.figures([run.folder for run in opened(runs)], out, analysed=analyse, say=say):
-        stdout().print(str(path), markup=False)
+        show_text(str(path))
 
 
 def units(*runs: RunPaths, tolerance: Tolerance = None, data_dir: DataDir = None, json: Json = False) -> None:
@@ -225,31 +253,57 @@ def units_json(
 
 
 def predict(
-    run: RunPath,
+    model: Annotated[Path, Parameter(help="A model's file, or a run's folder.")],
+    file: Annotated[Path | None, Parameter(help="For a model: CSV, Parquet, .npz, .npy, or images.")] = None,
     /,
     *,
-    input: Annotated[Path, Parameter(help="A .npy file with images, one per row.")],
+    input: Annotated[Path | None, Parameter(help="For a run: a .npy file with images, one per row.")] = None,
     task: Annotated[
-        int | None,
+        str | None,
         Parameter(
-            help="Task that the images belong to, counted from 1; needed if each has a head.", converter=whole
+            help="Task that the examples belong to, needed if each has a head: its name, or for runs its number, "
+            "counted from 1."
         ),
     ] = None,
-    output: Annotated[Path | None, Parameter(help="Write the predictions to this .npz file.")] = None,
+    reject: Annotated[
+        float | None,
+        Parameter(help='For a model: say "don\'t know" so that at most this part of answers is wrong.'),
+    ] = None,
+    coverage: Annotated[
+        float | None,
+        Parameter(help="For a model: also give the set of classes that holds the truth this often."),
+    ] = None,
+    output: Annotated[Path | None, Parameter(help="Write to this .npz file; for a model also .csv.")] = None,
     json: Annotated[bool, Parameter(help="Print the predictions as JSON.")] = False,
 ) -> None:
-    """Predict new images: class probabilities, with aleatoric and epistemic uncertainty.
+    """Predict new examples: class probabilities, with aleatoric and epistemic uncertainty.
 
     Entropies are in nats: total = aleatoric (noise that more data would not remove) + epistemic (what the network
     has not learnt).
     """
+    if model.is_file():
+        if file is None or input:
+            raise VclError(f"Name the file to predict after the model: vcl predict {model} FILE.")
+        return predict_model(model, file, task=task, output=output, json=json, reject=reject, coverage=coverage)
+    if file or input is None or reject is not None or coverage is not None:
+        raise VclError(
+            f"{model} is not a model's file. For a run: vcl predict RUN --input images.npy. --reject and --coverage "
+            "are for models that `vcl learn` wrote."
+        )
+    if task is not None and not task.isdecimal():
+        raise VclError(f"Tasks of a run are counted from 1, but --task is {task!r}, not a whole number.")
+    return predict_run(model, input, int(task) if task else None, output, json)
+
+
+def predict_run(run: Path, input: Path, task: int | None, output: Path | None, json: bool) -> None:
     import numpy as np
 
     from vcl import runs
-    from vcl.files import writing
+    from vcl.files import write_output, writing
+    from vcl.inputs import read_npy
 
     stored = runs.StoredRun.open(run)
-    inputs = images_in(input)
+    inputs = read_npy(input)
     runs.prepare_jax(stored.record["config"]["threads"])
     prediction = stored.predict(inputs, task=task)
     columns: dict[str, Any] = {
@@ -260,28 +314,12 @@ def predict(
         "epistemic_entropy": prediction.epistemic_entropy,
     }
     if output:
-        # Handed a name, savez would add .npz to it.
-        with writing(output), output.open("wb") as file:
-            np.savez(file, allow_pickle=False, **columns)
+        packed = io.BytesIO()
+        np.savez(packed, allow_pickle=False, **columns)
+        with writing(output):
+            write_output(output, packed.getvalue())
         say(f"Predictions for {len(inputs)} images: {output}")
     if json:
         print_json([{k: v[i].tolist() for k, v in columns.items()} for i in range(len(inputs))])
     elif not output:
         stdout().print(tables.predictions_table(prediction))
-
-
-def images_in(path: Path) -> "np.ndarray":
-    """The one array of a .npy file."""
-    from zipfile import BadZipFile
-
-    import numpy as np
-
-    try:
-        inputs = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise VclError(
-            f"{path} could not be read as a .npy file: {error}. Save the images with numpy.save."
-        ) from None
-    if not isinstance(inputs, np.ndarray):
-        raise VclError(f"{path} holds several arrays. Save the one with the images with numpy.save.")
-    return inputs

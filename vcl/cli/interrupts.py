@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: acknowledged at once, never answered with a traceback.
+"""Ctrl-C, SIGTERM and SIGHUP: acknowledged at once, never answered with a traceback.
 
 Python runs signal handlers between bytecodes, which is late while a program compiles. Here a thread reads the
 wake-up descriptor, so it learns of a signal at once: it acknowledges the first, and ends the process at the second.
@@ -10,21 +10,22 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 STOPPED = 130
 """The exit code of a command that was stopped, as shells have it."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Say = Callable[[str], None]
 
 
 def to_stderr(message: str) -> None:
     """Without rich, which may not be imported yet, and without locks, which another thread may hold."""
-    start = "\n" if sys.stderr.isatty() else ""
-    os.write(2, f"{start}vcl: {message}\n".encode())
+    with suppress(OSError, ValueError):  # a terminal that was closed, or no standard error: nobody is there to read
+        start = "\n" if os.isatty(2) else ""
+        os.write(2, f"{start}vcl: {message}\n".encode())
 
 
 class Interrupts:
@@ -56,12 +57,17 @@ class Interrupts:
         if self._heard > 1:
             self.end_at_once()
         if self._decide():
-            self.say("Stopping…, saving what was learnt. Press Ctrl-C again to stop at once.")
+            self.tell("Stopping…, saving what was learnt. Press Ctrl-C again to stop at once.")
         elif computes(sys._current_frames().get(threading.main_thread().ident or 0)):
             self.end_at_once()
         else:
-            self.say("Stopping…")
+            self.tell("Stopping…")
         self._acknowledged.set()
+
+    def tell(self, message: str) -> None:
+        """Acknowledge, if anybody can read it: SIGHUP comes when the terminal was closed."""
+        with suppress(OSError):
+            self.say(message)
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Interrupt the main thread, once, unless it is going to save what it has."""
@@ -79,8 +85,9 @@ class Interrupts:
 
             for child in active_children():
                 child.kill()
-        if sys.stderr.isatty():
-            os.write(2, b"\x1b[?25h")  # a progress bar hides the cursor
+        with suppress(OSError, ValueError):
+            if os.isatty(2):
+                os.write(2, b"\x1b[?25h")  # a progress bar hides the cursor
         to_stderr(f"Stopped.{self.hint()}")
         os._exit(STOPPED)
 
@@ -114,7 +121,9 @@ def listening() -> Iterator[Interrupts]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    handlers = {number: signal.signal(number, now.handle) for number in SIGNALS}
+    # What was ignored when the process started (nohup, a shell's background jobs) stays so.
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    handlers = {number: signal.signal(number, now.handle) for number in heard}
     unraisable, sys.unraisablehook = sys.unraisablehook, _never_ignored
     threading.Thread(target=_listen, args=(reader, now), daemon=True).start()
     try:

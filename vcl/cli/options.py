@@ -11,6 +11,8 @@ from rich.markup import escape
 
 from vcl.errors import VclError
 
+MOST_RUNS = 10_000
+
 STREAM = Group("Stream of tasks", sort_key=1)
 
 
@@ -30,6 +32,14 @@ def finite(type_: Any, tokens: Sequence[Token]) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise ValueError(f"{tokens[0].value!r} is not a finite number")
+    return number
+
+
+def not_negative(type_: Any, tokens: Sequence[Token]) -> float:
+    """A number of seconds."""
+    number = finite(type_, tokens)
+    if number < 0:
+        raise ValueError(f"{tokens[0].value!r} is negative")
     return number
 
 
@@ -88,7 +98,18 @@ After = Annotated[
         converter=whole,
     ),
 ]
-CheckpointSeconds = Annotated[float, Parameter(help="Minimum time between checkpoints within a task, in seconds.")]
+CheckpointSeconds = Annotated[
+    float, Parameter(help="Minimum time between checkpoints within a task, in seconds.", converter=not_negative)
+]
+Dask = Annotated[
+    str | None,
+    Parameter(
+        help="Send the runs to the Dask cluster whose scheduler has this address, instead of local processes."
+    ),
+]
+TensorBoardDir = Annotated[
+    Path | None, Parameter(name="--tensorboard", help="Write the measurements for TensorBoard to this folder.")
+]
 Json = Annotated[bool, Parameter(help="Print only the result, as JSON, on standard output.")]
 Quiet = Annotated[bool, Parameter(help="Print only the result, without progress.")]
 Hidden = Annotated[
@@ -107,6 +128,11 @@ def check_counts(**counts: int) -> None:
         least = 1 if name == "seeds" else 0
         if count < least:
             raise VclError(f"--{name} must be at least {least}, but it is {count}.")
+        if name == "seeds" and count > MOST_RUNS:
+            raise VclError(
+                f"--{name} {count} are more than {MOST_RUNS}. At two seconds for each run they would take "
+                f"{count / 43200:,.1f} days on one core."
+            )
 
 
 def with_settings(

@@ -10,9 +10,11 @@ from cyclopts import Parameter
 from vcl.cli import tables
 from vcl.cli.console import out as stdout
 from vcl.cli.console import print_json, say
+from vcl.cli.console import show as show_text
 from vcl.cli.options import (
     Benchmark,
     CheckpointSeconds,
+    Dask,
     DataDir,
     Json,
     NumTasks,
@@ -22,6 +24,7 @@ from vcl.cli.options import (
     Quiet,
     RunPath,
     ScenarioFlag,
+    TensorBoardDir,
     Trace,
     Validation,
     check_counts,
@@ -50,7 +53,9 @@ def run(
     jobs: Annotated[
         int, Parameter(help="Number of processes for several seeds, one core each (0: all cores).", converter=whole)
     ] = 0,
-    threads: Annotated[int, Parameter(help="Number of cores for each run (0: all for a single run).")] = 0,
+    threads: Annotated[
+        int, Parameter(help="Number of cores for each run (0: all for a single run).", converter=whole)
+    ] = 0,
     scenario: ScenarioFlag = None,
     num_tasks: NumTasks = None,
     permute_first: PermuteFirst = False,
@@ -61,6 +66,8 @@ def run(
     fresh: Annotated[bool, Parameter(help="Run again even if this run exists; the old one is kept.")] = False,
     trace: Trace = False,
     checkpoint_seconds: CheckpointSeconds = 15.0,
+    dask: Dask = None,
+    tensorboard: TensorBoardDir = None,
     json: Json = False,
     quiet: Quiet = False,
     **settings: Any,
@@ -74,7 +81,7 @@ def run(
     from vcl.runs.sweep import run_all
 
     check_counts(seeds=seeds, jobs=jobs, threads=threads)
-    several = seeds > 1
+    several = seeds > 1 or dask is not None
     cores = runs.available_threads()
     configs = [
         runs.configure(
@@ -94,13 +101,27 @@ def run(
         say(tables.threads_note(twin.path, twin.config.threads, configs[0].threads))
     if several:
         work_all = functools.partial(run_all, trace=tracing)
-        jobs = jobs or min(cores, seeds)
-        results = watched_all(configs, root, jobs, work_all, data_dir, checkpoint_seconds, quiet)
-        present_several(results, root, as_json=json)
+        jobs = min(jobs or cores, seeds)
+        results = watched_all(
+            configs,
+            root,
+            jobs,
+            work_all,
+            data_dir,
+            checkpoint_seconds,
+            quiet,
+            dask=dask,
+            tensorboard=tensorboard,
+        )
+        if seeds > 1:
+            present_several(results, root, as_json=json)
+        else:
+            present(results[0], root / configs[0].name, as_json=json)
     else:
         path = root / configs[0].name
         work = functools.partial(runs.run, configs[0], root, trace=tracing)
-        present(watched(configs[0], path, work, data_dir, checkpoint_seconds, quiet), path, as_json=json)
+        found = watched(configs[0], path, work, data_dir, checkpoint_seconds, quiet, tensorboard)
+        present(found, path, as_json=json)
 
 
 def resume(
@@ -173,7 +194,7 @@ def continue_run(
     from vcl import runs
 
     config = stored.config
-    tracing = tracer_of(config) if trace or stored.folder.snapshots() else None
+    tracing = tracer_of(config) if trace or stored.folder.is_traced else None
     work = functools.partial(runs.resume, stored.folder, trace=tracing)
     present(watched(config, path, work, data_dir, checkpoint_seconds, quiet), path, as_json=as_json)
 
@@ -206,7 +227,7 @@ def present(result: "Result", path: Path, *, as_json: bool) -> None:
         return print_json(result)
     stdout().print(tables.accuracy_table(result))
     stdout().print(tables.summary(result))
-    return stdout().print(f"Run folder: {path}", markup=False)
+    return show_text(f"Run folder: {path}")
 
 
 def present_several(results: list["Result"], root: Path, *, as_json: bool) -> None:
@@ -215,4 +236,4 @@ def present_several(results: list["Result"], root: Path, *, as_json: bool) -> No
         return print_json({**tables.over_seeds(results), "runs": results})
     stdout().print(tables.seeds_table(results))
     stdout().print(tables.seeds_summary(results))
-    return stdout().print(f"Run folders: {root}", markup=False)
+    return show_text(f"Run folders: {root}")

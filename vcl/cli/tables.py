@@ -6,8 +6,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
+from rich import markup
 from rich.table import Table
+
+from vcl.errors import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from vcl.data import DatasetStatus, FileStatus
     from vcl.evaluation import Prediction
     from vcl.runs import Record, Result
+    from vcl.runs.plans import Candidate
 
 AVERAGED = ("average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "train_seconds")
 """What is averaged over seeds."""
@@ -26,6 +29,11 @@ SCORES = (
     ("entropy, aleatoric (nats)", "aleatoric_entropy", 1.0),
 )
 """Shown for each task: the title, the name in the result, and the factor to the unit shown."""
+
+
+def escape(text: str) -> str:
+    """Text from a file or a name, as a terminal may show it."""
+    return markup.escape(printable(text))
 
 
 def percent(fraction: float) -> str:
@@ -42,7 +50,9 @@ def points(change: float) -> str:
 def accuracy_table(result: "Result") -> Table:
     """Accuracy on each task after each task, and the scores of each task at the end."""
     names, matrix = result["task_names"], result["accuracy_matrix"]
-    table = Table(title=f"Accuracy (%) on {result['benchmark']} with {result['method']}", title_justify="left")
+    table = Table(
+        title=escape(f"Accuracy (%) on {result['benchmark']} with {result['method']}"), title_justify="left"
+    )
     table.add_column("after task")
     for number, name in enumerate(names, start=1):
         table.add_column(escape(f"{number}: {name}"), justify="right")
@@ -65,19 +75,19 @@ def summary(result: "Result") -> str:
     ]
     if result["forward_transfer"] is not None:
         changes.append(f"forward transfer {points(result['forward_transfer'])}")
+    before = result.get("prequential_accuracy")
+    ahead = "" if before is None else f"accuracy on the next task before learning it {percent(before)} %; "
     return (
         f"[bold]Average accuracy {percent(result['average_accuracy'])} %[/bold], {', '.join(changes)} points; "
-        f"{result['steps']} steps in {result['train_seconds']:.0f} s."
+        f"{ahead}{result['steps']} steps in {result['train_seconds']:.0f} s."
     )
 
 
 def origin(record: "Record") -> str:
     """How a run was made."""
     settings = ", ".join(f"{name}={value}" for name, value in record["config"]["learner"].items())
-    return (
-        f"\nCommand: {escape(record['command'])}  (vcl {record['version']}, {record['created']})\n"
-        f"Settings: {escape(settings)}"
-    )
+    made = f"{record.get('command', '–')}  (vcl {record['version']}, {record.get('created', '–')})"
+    return f"\nCommand: {escape(made)}\nSettings: {escape(settings)}"
 
 
 def threads_note(path: Path, other: int, threads: int) -> str:
@@ -146,16 +156,47 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table("run", "recipe", "seed", "average accuracy (%)", "status", box=None)
     for row in rows:
         accuracy = "–" if row["average_accuracy"] is None else percent(row["average_accuracy"])
-        table.add_row(escape(row["run"]), row["recipe"], str(row["seed"]), accuracy, row["status"])
+        table.add_row(escape(row["run"]), escape(row["recipe"]), str(row["seed"]), accuracy, row["status"])
     return table
 
 
 def comparison_table(cells: Sequence[Sequence[str]], name: str) -> Table:
     """Methods side by side; the first line has the titles."""
     head, *body = cells
-    table = Table(*head, title=f"{name}: mean ± standard deviation over seeds", title_justify="left")
+    table = Table(*head, title=escape(name) + ": mean ± standard deviation over seeds", title_justify="left")
     for line in body:
         table.add_row(*map(escape, line))
+    return table
+
+
+SHARES = ("accuracy", "calibration_error", "risk_at")
+"""Beginnings of the names of measures that are shown in per cent."""
+
+
+def uncertainty_table(found: Mapping[str, Mapping[str, tuple[float, float]]], runs: Mapping[str, int]) -> Table:
+    """A line for each measure and a column for each method: mean ± standard deviation over runs."""
+    table = Table("", *(escape(f"{method} ({runs[method]})") for method in found), title_justify="left")
+    table.title = "Uncertainty after the last task (number of runs)"
+    for name in dict.fromkeys(name for columns in found.values() for name in columns):
+        factor = 100.0 if name.startswith(SHARES) else 1.0
+        cells = []
+        for method, columns in found.items():
+            average, spread = (factor * value for value in columns.get(name, (float("nan"), 0.0)))
+            text = "" if isnan(average) else f"{average:.3f}"
+            cells.append(f"{text} ± {spread:.3f}" if text and runs[method] > 1 else text)
+        table.add_row(name.replace("_", " ") + (" (%)" if factor == 100.0 else ""), *cells)
+    return table
+
+
+def candidates_table(candidates: Sequence["Candidate"], name: str) -> Table:
+    """Settings that were tried, best first."""
+    table = Table(
+        "settings", "accuracy (%)", "seeds", title=escape(f"{name}: on validation data"), title_justify="left"
+    )
+    for c in candidates:
+        settings = ", ".join(f"{key}={value}" for key, value in c.settings.items())
+        accuracy = "–" if c.accuracy is None else percent(c.accuracy)
+        table.add_row(escape(settings), accuracy, str(len(c.accuracies)))
     return table
 
 
@@ -171,7 +212,7 @@ def units_table(analysis: "Analysis", accuracy: "np.ndarray", title: str | None 
         "accuracy (%)",
         "accuracy without the others (%)",
         box=None,
-        title=title,
+        title=title and escape(title),
         title_justify="left",
     )
     for number, counts in enumerate(analysis.counts.T):

@@ -1,5 +1,6 @@
 """Carrying out runs with progress; Ctrl-C saves what was learnt."""
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from vcl.cli.interrupts import STOPPED, saving
 if TYPE_CHECKING:
     from vcl.analysis import Analysis
     from vcl.runs import Result, RunConfig, StoredRun
+    from vcl.runs.events import Sink
+    from vcl.runs.sweep import Pools
 
 SAVED = "Stopped; everything so far is saved."
 
@@ -21,6 +24,7 @@ def watched(
     data_dir: Path | None,
     checkpoint_seconds: float,
     quiet: bool,
+    tensorboard: Path | None = None,
 ) -> "Result":
     """The result of one run: `work` is `vcl.runs.run` or `vcl.runs.resume`, all but applied."""
     from vcl import runs
@@ -38,6 +42,7 @@ def watched(
         try:
             return work(
                 reporter=reporter,
+                sinks=trackers(tensorboard, config),
                 stop=stop,
                 data_dir=data_dir,
                 seconds_between_checkpoints=checkpoint_seconds,
@@ -55,6 +60,9 @@ def watched_all(
     data_dir: Path | None,
     checkpoint_seconds: float,
     quiet: bool,
+    *,
+    dask: str | None = None,
+    tensorboard: Path | None = None,
 ) -> list[Any]:
     """The outcomes of several runs: `work` is `run_all` or `attempt_all` of `vcl.runs.sweep`."""
     from vcl.benchmarks import build
@@ -74,6 +82,8 @@ def watched_all(
                 root,
                 jobs,
                 watch=board.watch,
+                sinks=functools.partial(trackers, tensorboard),
+                pool=cluster(dask),
                 stop=stop,
                 data_dir=data_dir,
                 seconds_between_checkpoints=checkpoint_seconds,
@@ -81,6 +91,20 @@ def watched_all(
         except Interrupted:
             pass
     fail(f"{SAVED}{hint}", STOPPED)
+
+
+def trackers(tensorboard: Path | None, config: "RunConfig") -> list["Sink"]:
+    """Those who listen to a run beside the progress bar."""
+    from vcl.runs.sinks import TensorBoard
+
+    return [TensorBoard(tensorboard / config.name)] if tensorboard else []
+
+
+def cluster(address: str | None) -> "Pools | None":
+    """The pool that was asked for; local processes by default."""
+    from vcl.runs.cluster import dask
+
+    return dask(address) if address else None
 
 
 def analysed(run: "StoredRun", data_dir: Path | None, tolerance: float | None = None) -> "Analysis":

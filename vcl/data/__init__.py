@@ -2,21 +2,24 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from jaxtyping import Float, Int32
 from platformdirs import user_cache_path
 
 from vcl.data.catalogue import DATASETS, DatasetInfo
-from vcl.data.formats import Images, Labels, TestImages, TestLabels
+from vcl.data.formats import Arrays, Images, Labels, TestImages, TestLabels
 from vcl.data.sources import FAILURES, Files, Folder, Mirror, Say, Source, check
+from vcl.data.tables import Table
 from vcl.errors import VclError, choose
 from vcl.files import locked, write_atomically
 
 __all__ = ["DATASETS", "Dataset", "DatasetInfo", "DatasetStatus", "FileStatus"]
-__all__ += ["fetch", "load", "overview", "verify"]
+__all__ += ["Tabular", "fetch", "load", "load_table", "overview", "verify"]
 
 Catalogue = Mapping[str, DatasetInfo]
 
@@ -32,6 +35,18 @@ class Dataset:
     test_labels: TestLabels
     num_classes: int
     shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Tabular:
+    """Rows of numbers in the order in which they came, with their labels and tasks."""
+
+    name: str
+    inputs: Float[np.ndarray, "n d"]
+    labels: Int32[np.ndarray, "n"]
+    tasks: Int32[np.ndarray, "n"]
+    num_classes: int
+    task_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -57,8 +72,23 @@ def load(
 ) -> Dataset:
     """Read a data set, fetching it first where necessary; its checksums are verified every time."""
     info = catalogue[choose("data set", name, catalogue)]
-    arrays = info.read(_obtain(info, data_dir, say or _to_stderr))
+    arrays: Arrays = info.read(_obtain(info, data_dir, say or _to_stderr))
     return Dataset(name, *arrays, num_classes=info.num_classes, shape=info.shape)
+
+
+def load_table(
+    name: str,
+    data_dir: Path | None = None,
+    say: Say | None = None,
+    read: Callable[[Files], Table] | None = None,
+    catalogue: Catalogue = DATASETS,
+) -> Tabular:
+    """Read a data set of rows; `read` where they are to be arranged in another way than the catalogue's."""
+    info = catalogue[choose("data set", name, catalogue)]
+    inputs, labels, tasks = (read or info.read)(_obtain(info, data_dir, say or _to_stderr))
+    count = int(tasks.max()) + 1
+    names = info.task_names if len(info.task_names) == count else tuple(f"part {i + 1}" for i in range(count))
+    return Tabular(name, inputs, labels, tasks, info.num_classes, names)
 
 
 def fetch(name: str, data_dir: Path | None = None, say: Say | None = None, catalogue: Catalogue = DATASETS) -> str:

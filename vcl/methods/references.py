@@ -21,7 +21,7 @@ from vcl.errors import VclError
 from vcl.methods.base.point import PointLearner
 from vcl.methods.base.settings import Recipes, family_settings
 from vcl.methods.finetune import Finetune
-from vcl.methods.vcl import FAMILY, LOGITS, VCL
+from vcl.methods.vcl import VCL
 from vcl.nets import (
     Weights,
     by_head,
@@ -158,24 +158,27 @@ class JointVCL(VCL):
 
     recipes: ClassVar[Recipes] = {
         # A stage brings all tasks, so that a pass over the data is worth as many of VCL's as there are tasks.
-        "fast": with_epochs(VCL.recipes["fast"], split=10, permuted=6)
+        "fast": {
+            **with_epochs(VCL.recipes["fast"], split=10, permuted=6),
+            "real": {**VCL.recipes["fast"]["real"], "epochs": 20, "start": "fresh"},
+        }
     }
     joint: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         VCL.__post_init__(self)
-        if self.coreset or self.start != "fresh":
+        if self.coreset or self.start != "fresh" or self.test_softmax != "head":
             raise VclError(
-                "Joint training sees all examples at every stage and begins anew: leave --coreset at 0 and --start "
-                "at fresh, or use --method vcl."
+                "Joint training sees all examples at every stage, begins anew and predicts with the task's head: "
+                "leave --coreset at 0, --start at fresh and --test-softmax at head, or use --method vcl."
             )
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> State:
-        return JointVCLState(FAMILY.prior(zeros(self.architecture, spec), self.prior_std), jnp.int32(0))
+        return JointVCLState(self.family.prior(zeros(self.architecture, spec), self.prior_std), jnp.int32(0))
 
     def observe(self, key: Key[Array, ""], state: State, task: Task, data: Data, fit: Fit) -> State:
         check_index("head", task.head, len(state.posterior.mean.head.bias))
-        prior = FAMILY.prior(state.posterior.mean, self.prior_std)
+        prior = self.family.prior(state.posterior.mean, self.prior_std)
         start = self.fresh(jax.random.fold_in(key, 1), prior.mean)
         return JointVCLState(
             self.minimise(key, "train", start, prior, data, fit, self.epochs, self.schedule), data.size
@@ -189,8 +192,11 @@ class JointVCL(VCL):
 
     def nelbo(self, key: Key[Array, ""], q: Gaussian, prior: Gaussian, batch: Batch) -> Float[Array, ""]:
         """-L / N, with the likelihood of each example under its own head."""
-        outputs = by_head(q.mean, LOGITS[self.estimator](key, wide(q), pixels(batch.inputs), self.train_samples))
-        return masked_mean(cross_entropy_in_head(outputs, batch), batch.mask) + FAMILY.kl(q, prior) / batch.size
+
+        def loss(outputs: Float[Array, "s n wide"]) -> Float[Array, ""]:
+            return masked_mean(cross_entropy_in_head(by_head(q.mean, outputs), batch), batch.mask)
+
+        return self.expected(key, wide(q), batch, loss) + self.family.kl(q, prior) / batch.size
 
 
 def cross_entropy_in_head(outputs: Float[Array, "*s n heads c"], batch: Batch) -> Float[Array, "*s n"]:

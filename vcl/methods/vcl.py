@@ -12,34 +12,56 @@ posterior. A further batch of the same task starts at the posterior of the batch
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from vcl import memory
 from vcl.core import Fit, Footprint, StreamSpec, Task, size
-from vcl.errors import VclError
 from vcl.memory import Memory
-from vcl.methods.base.point import negative_log_likelihood
-from vcl.methods.base.settings import Recipes, Settings, check_not_negative, check_positive
-from vcl.nets import Weights, cross_entropy, pixels, replace_head, select_head, zeros
+from vcl.methods.base.settings import Recipes, Settings, check_fraction, check_not_negative, check_positive
+from vcl.nets import (
+    Categorical,
+    Likelihood,
+    Weights,
+    by_head,
+    logits,
+    pixels,
+    replace_head,
+    select_head,
+    wide,
+    zeros,
+)
+from vcl.noise import Generator
 from vcl.posteriors import MeanField
-from vcl.posteriors.mean_field import Gaussian, logits_local, logits_weight_sampled
+from vcl.posteriors.mean_field import (
+    Gaussian,
+    NoisePer,
+    expected_loss,
+    logits_local,
+    logits_weight_sampled,
+    partly_forgotten,
+)
 from vcl.training import Adam, Batch, Data, masked_mean
 
-FAMILY = MeanField()
 LOGITS = {"local": logits_local, "weights": logits_weight_sampled}
 
 EQUAL_RATES = {"variance_rate": 1.0, "init_std": 0.1}
 PAPER = {**EQUAL_RATES, "learning_rate": 0.005, "schedule": "constant", "train_samples": 10, "test_samples": 20}
-PREVIOUS = {**PAPER, "learning_rate": 0.001, "batch_size": 256, "estimator": "weights", "start": "previous"}
+PAPER_CODE = {**PAPER, "noise_per": "class", "test_softmax": "all"}
+PREVIOUS = {**PAPER, "learning_rate": 0.001, "test_samples": 100, "estimator": "weights", "start": "previous"}
+ALL_EXAMPLES = 1_000_000
+"""A minibatch larger than any task's data: all of them in one."""
 FAST_SPLIT = {"learning_rate": 0.01, "schedule": "cosine", "variance_rate": 0.3, "init_std": 0.2}
 PERMUTED = {**EQUAL_RATES, "hidden": (100, 100), "learning_rate": 0.005, "schedule": "plateau"}
 FAST_PERMUTED = {**PERMUTED, "prior_std": 0.3}
+# Tables: neighbouring tasks are alike, so that a start at the previous posterior is better than a fresh one.
+REAL = {**EQUAL_RATES, "learning_rate": 0.005, "schedule": "cosine", "start": "previous", "prior_std": 0.3}
 # Under a wide prior and from a wide start the first batch, however small, leaves variances that the data decided.
 ONLINE_PERMUTED = {**PERMUTED, "further_schedule": "cosine", "prior_std": 1.0, "first_init_std": 1.0}
 
@@ -50,6 +72,8 @@ RECIPES: Recipes = {
         "permuted": {**FAST_PERMUTED, "epochs": 100, "batch_size": 1024},
         "split-digits": {**FAST_SPLIT, "hidden": (50,), "epochs": 100, "batch_size": 64},
         "permuted-digits": {**FAST_PERMUTED, "epochs": 100, "batch_size": 64},
+        # On Covertype by area: docs/practitioners.md.
+        "real": {**REAL, "hidden": (100, 100), "epochs": 40, "batch_size": 256},
     },
     # For data that arrive in batches of the same task: docs/recipes.md.
     "online": {
@@ -63,10 +87,15 @@ RECIPES: Recipes = {
         "split": {**PAPER, "hidden": (200,), "epochs": 600, "batch_size": 256},
         "permuted": {**PAPER, "hidden": (100, 100), "epochs": 800, "batch_size": 1024},
     },
-    # VCL as it was before the paper (Nguyen et al., 2018), at the paper's capacity.
+    # The code published with the paper, which departs from its text: docs/recipes.md has the differences.
+    "paper-code": {
+        "split": {**PAPER_CODE, "hidden": (200,), "epochs": 600, "batch_size": 256},
+        "permuted": {**PAPER_CODE, "hidden": (100, 100), "epochs": 800, "batch_size": 1024},
+    },
+    # VCL as it was before the paper (Nguyen et al., 2018), with the networks and batches of its own code.
     "previous": {
-        "split": {**PREVIOUS, "hidden": (200,), "epochs": 120},
-        "permuted": {**PREVIOUS, "hidden": (100, 100), "epochs": 100},
+        "split": {**PREVIOUS, "hidden": (256, 256), "epochs": 120, "batch_size": ALL_EXAMPLES},
+        "permuted": {**PREVIOUS, "hidden": (100, 100), "epochs": 100, "batch_size": 256},
     },
 }
 
@@ -77,6 +106,14 @@ class VCLState(eqx.Module):
     """Which heads have seen data."""
     coreset: Memory
     """The examples set aside."""
+
+
+class AllHeads(eqx.Module):
+    """A read-out whose heads compete with each other."""
+
+    posterior: Gaussian
+    head: Int[Array, ""]
+    """The head of the task in question."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +142,20 @@ class VCL(Settings):
         Literal["local", "weights"],
         "sample pre-activations, for each example (local reparameterisation), or weights, for each minibatch",
     ] = "local"
+    noise: Annotated[
+        Generator, "generator of the noise: a hash of places, or JAX's threefry, five times as expensive"
+    ] = "hash"
+    antithetic: Annotated[
+        bool, "the noise of half the samples (or of half the examples) is the negative of the other half's"
+    ] = False
+    noise_per: Annotated[
+        NoisePer,
+        "which sampled pre-activations have noise of their own: every example's, every minibatch's, or every "
+        "minibatch's for each class",
+    ] = "example"
+    test_softmax: Annotated[
+        Literal["head", "all"], "at test time, softmax over the task's head, or over all heads and then restricted"
+    ] = "head"
     start: Annotated[
         Literal["fresh", "previous"],
         "begin each task at small random means and variances, or at the previous posterior "
@@ -123,48 +174,71 @@ class VCL(Settings):
         Literal["constant", "cosine", "plateau"] | None,
         "learning-rate schedule within a further batch (default: --schedule)",
     ] = None
+    forgetting: Annotated[float, "ε, how much of the earlier posterior is given up before each batch of data"] = 0.0
     coreset: Annotated[int, "examples of each task set aside, and trained on just before testing"] = 0
     coreset_selection: Annotated[Literal["random", "k-center"], "how the coreset is chosen"] = "random"
     coreset_epochs: Annotated[int, "passes over the coreset before testing (0: as many as epochs)"] = 0
 
     recipes: ClassVar[Recipes] = RECIPES
+    likelihood: ClassVar[Likelihood] = Categorical()
+    """p(y | outputs of the network)."""
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         check_positive(self, "train_samples", "test_samples", "prior_std", "variance_rate")
         check_not_negative(self, "init_std", "coreset", "coreset_epochs")
+        check_fraction(self, "forgetting")
         for name in ("first_init_std", "further_epochs"):
             if getattr(self, name) is not None:
                 check_positive(self, name)
 
+    @property
+    def family(self) -> MeanField:
+        """The posterior family, with its noise."""
+        return MeanField(self.noise, self.antithetic, self.noise_per)
+
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> VCLState:
         """q_0: the prior N(0, prior_std²) on every weight and bias."""
-        if self.coreset >= spec.capacity:
-            raise VclError(
-                f"A coreset of {self.coreset} examples cannot be taken from tasks of at most {spec.capacity}. "
-                "Choose a smaller --coreset."
-            )
-        posterior = FAMILY.prior(zeros(self.architecture, spec), self.prior_std)
+        memory.check_size(self.coreset, spec)
+        posterior = self.family.prior(zeros(self.architecture, spec), self.prior_std)
         return VCLState(posterior, jnp.zeros(spec.num_heads, bool), memory.empty(spec, self.coreset))
 
     def observe(self, key: Key[Array, ""], state: VCLState, task: Task, data: Data, fit: Fit) -> VCLState:
         """Equation 1: maximise L_t from a start of our choice; q_{t-1} is the prior."""
         coreset_key, start_key, fit_key = jax.random.split(key, 3)
-        coreset, data = self.set_aside(coreset_key, state.coreset, task, data)
-        prior = completed(select_head(state.posterior, task.head), 2.0 * math.log(self.prior_std))
+        coreset, data = memory.set_aside(coreset_key, state.coreset, task.index, data, self.coreset_selection)
+        prior = self.prior(state, task)
         start = self.starting_point(start_key, state, task, data, fit)
-        epochs, schedule = self.epochs, self.schedule
-        if task.batch:
-            epochs, schedule = self.further_epochs or epochs, self.further_schedule or schedule
+        epochs, schedule = self.lengths(task)
         posterior = self.minimise(fit_key, "train", start, prior, data, fit, epochs, schedule)
         return VCLState(
             replace_head(state.posterior, task.head, posterior), state.trained.at[task.head].set(True), coreset
         )
 
-    def readout(self, key: Key[Array, ""], state: VCLState, task: Task, fit: Fit) -> Gaussian:
+    def lengths(self, task: Task) -> tuple[int, str]:
+        """The epochs and the learning-rate schedule of a task's first batch, or of a further one."""
+        if task.batch:
+            return self.further_epochs or self.epochs, self.further_schedule or self.schedule
+        return self.epochs, self.schedule
+
+    def prior(self, state: VCLState, task: Task) -> Gaussian:
+        """q_{t-1}; for data that drift q_{t-1}^(1-ε) q_0^ε, whose precision fades towards the first prior's."""
+        q = completed(select_head(state.posterior, task.head), 2.0 * math.log(self.prior_std))
+        return (
+            partly_forgotten(q, self.family.prior(q.mean, self.prior_std), self.forgetting) if self.forgetting else q
+        )
+
+    def readout(self, key: Key[Array, ""], state: VCLState, task: Task, fit: Fit) -> Gaussian | AllHeads:
         """The posterior, refined on the coreset: per task where each has its head, merged where all share one."""
+        posterior = self.refined(key, state, task, fit)
+        if self.test_softmax == "head" or len(state.trained) == 1:
+            return posterior
+        return AllHeads(replace_head(state.posterior, task.head, posterior), jnp.int32(task.head))
+
+    def refined(self, key: Key[Array, ""], state: VCLState, task: Task, fit: Fit) -> Gaussian:
+        """The posterior of a task, after training on its coreset."""
         posterior = select_head(state.posterior, task.head)
-        data = merged(state.coreset, state.trained.shape[0], task)
+        data = memory.for_readout(state.coreset, state.trained.shape[0], task.index)
         if int(data.size) == 0:
             return posterior
         epochs = self.coreset_epochs or self.epochs
@@ -173,9 +247,31 @@ class VCL(Settings):
         prior = completed(posterior, 2.0 * math.log(self.prior_std))
         return self.minimise(key, f"coreset-{task.head + 1}", start, prior, data, fit, epochs, self.schedule)
 
-    def predict(self, key: Key[Array, ""], params: Gaussian, inputs: Shaped[Array, "n d"]) -> Float[Array, "s n c"]:
+    def predict(
+        self, key: Key[Array, ""], params: Gaussian | AllHeads, inputs: Shaped[Array, "n d"]
+    ) -> Float[Array, "s n c"]:
         """log p(y | x, θ_s) for θ_s ~ q; their average over s is the predictive distribution."""
-        return jax.nn.log_softmax(LOGITS[self.estimator](key, params, pixels(inputs), self.test_samples))
+        if isinstance(params, AllHeads):
+            return self.predict_among_all(key, params, inputs)
+        return self.likelihood.parameters(self.logits(key, params, inputs, self.test_samples))
+
+    def predict_among_all(
+        self, key: Key[Array, ""], params: AllHeads, inputs: Shaped[Array, "n d"]
+    ) -> Float[Array, "1 n c"]:
+        """Probabilities over all heads, averaged over samples, then restricted to the task's head.
+
+        Restricted before the average they would be those of the head alone: so there is one row, for all samples.
+        """
+        q = completed(params.posterior, self.init_log_var)
+        log_probs = jax.nn.log_softmax(self.logits(key, wide(q), inputs, self.test_samples))
+        average = jax.nn.logsumexp(log_probs, axis=0) - math.log(self.test_samples)
+        return jax.nn.log_softmax(by_head(q.mean, average)[:, params.head])[None]
+
+    def logits(
+        self, key: Key[Array, ""], q: Gaussian, inputs: Shaped[Array, "n d"], num_samples: int
+    ) -> Float[Array, "s n c"]:
+        """Draws of the network's outputs, by the chosen estimator."""
+        return LOGITS[self.estimator](key, q, pixels(inputs), num_samples, self.family)
 
     def footprint(self, state: VCLState) -> Footprint:
         """Every weight has a mean and a variance."""
@@ -200,8 +296,28 @@ class VCL(Settings):
 
     def nelbo(self, key: Key[Array, ""], q: Gaussian, prior: Gaussian, batch: Batch) -> Float[Array, ""]:
         """-L_t / N_t, estimated on a minibatch."""
-        outputs = LOGITS[self.estimator](key, q, pixels(batch.inputs), self.train_samples)
-        return masked_mean(cross_entropy(outputs, batch.labels), batch.mask) + FAMILY.kl(q, prior) / batch.size
+        loss = self.expected(
+            key, q, batch, lambda outputs: masked_mean(self.likelihood.loss(outputs, batch.labels), batch.mask)
+        )
+        return loss + self.divergence(q, prior) / batch.size
+
+    def expected(
+        self,
+        key: Key[Array, ""],
+        q: Gaussian,
+        batch: Batch,
+        loss: Callable[[Float[Array, "s n c"]], Float[Array, ""]],
+    ) -> Float[Array, ""]:
+        """The mean of a loss over the training samples."""
+        samples = self.train_samples
+        # All at once, where that is as fast; and with threefry, so that runs of earlier versions stay the same.
+        if samples == 1 or self.estimator == "weights" or self.noise == "threefry" or not self.architecture.is_dense:
+            return loss(self.logits(key, q, batch.inputs, samples))
+        return expected_loss(key, q, pixels(batch.inputs), samples, self.family, loss)
+
+    def divergence(self, q: Gaussian, prior: Gaussian) -> Float[Array, ""]:
+        """KL(q_t ‖ q_{t-1})."""
+        return self.family.kl(q, prior)
 
     def starting_point(self, key: Key[Array, ""], state: VCLState, task: Task, data: Data, fit: Fit) -> Gaussian:
         """Where the optimisation of a task begins."""
@@ -237,29 +353,14 @@ class VCL(Settings):
     def fresh(self, key: Key[Array, ""], like: Weights, *, first: bool = False) -> Gaussian:
         """Random means, small variances."""
         std = self.first_init_std if first and self.first_init_std is not None else self.init_std
-        return FAMILY.fresh(key, like, std, self.init_log_var)
+        return self.family.fresh(key, like, std, self.init_log_var)
 
     def maximum_likelihood_loss(
         self, key: Key[Array, ""], network: Weights, args: None, batch: Batch
     ) -> Float[Array, ""]:
-        return negative_log_likelihood(network, batch)
-
-    def set_aside(self, key: Key[Array, ""], coreset: Memory, task: Task, data: Data) -> tuple[Memory, Data]:
-        """Move a few examples out of the data, into the coreset, until it holds its share for this task."""
-        wanted = min(memory.room(coreset, task.index), int(data.size) - 1)
-        if wanted <= 0:
-            return coreset, data
-        rows = memory.SELECTIONS[self.coreset_selection](key, data, wanted)
-        return memory.add(coreset, task.index, data, rows), memory.remove(data, rows)
+        return masked_mean(self.likelihood.loss(logits(network, pixels(batch.inputs)), batch.labels), batch.mask)
 
 
 def completed(q: Gaussian, log_var: float) -> Gaussian:
     """q with a variance for the weights that have none: those out of units that vcl.analysis.widen added."""
     return Gaussian(q.mean, jax.tree.map(lambda v: jnp.where(jnp.isneginf(v), log_var, v), q.log_var))
-
-
-def merged(coreset: Memory, num_heads: int, task: Task) -> Data:
-    """The part of the coreset that a task's read-out may learn from: its own, or all where there is one head."""
-    if num_heads > 1:
-        return memory.of_task(coreset, task.index)
-    return memory.of_all_tasks(coreset)

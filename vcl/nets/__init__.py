@@ -2,6 +2,7 @@
 
 from vcl.nets.heads import by_head, logits_by_head, map_weights, replace_head, select_head, wide
 from vcl.nets.layers import Conv, Dense, Flatten, Layer, Pool, windows
+from vcl.nets.likelihoods import Categorical, Likelihood, Normal
 from vcl.nets.losses import cross_entropy, distillation, pixels
 from vcl.nets.network import (
     MLP,
@@ -22,12 +23,15 @@ from vcl.nets.network import (
 __all__ = [
     "MLP",
     "Affine",
+    "Categorical",
     "Conv",
     "ConvNet",
     "Dense",
     "Flatten",
     "Layer",
+    "Likelihood",
     "Network",
+    "Normal",
     "Pool",
     "Weights",
     "by_head",

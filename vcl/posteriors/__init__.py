@@ -6,9 +6,10 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Array, Float, Key
 
 from vcl.nets import Weights
+from vcl.posteriors.kronecker import KroneckerFactored, MatrixNormal
 from vcl.posteriors.mean_field import Gaussian, MeanField
 
-__all__ = ["Family", "Gaussian", "MeanField"]
+__all__ = ["Family", "Gaussian", "KroneckerFactored", "MatrixNormal", "MeanField"]
 
 Posterior = Any
 """A pytree of arrays that parameterises a distribution over `Weights`."""
@@ -16,7 +17,7 @@ Posterior = Any
 
 @runtime_checkable
 class Family(Protocol):
-    """A family of distributions over weights. `MeanField` is one; a new family is one file with these functions."""
+    """A family of distributions over weights. `MeanField` and `KroneckerFactored` are two."""
 
     def prior(self, like: Weights, std: float) -> Posterior:
         """N(0, std²) on every weight and bias."""

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import mean, stdev
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from scipy.stats import t as student_t
 
 from vcl.core import StreamSpec
 from vcl.errors import VclError, choose
+from vcl.evaluation import learning_accuracy
 from vcl.methods import METHODS
 from vcl.nets import Network
 from vcl.runs.results import Result
@@ -19,13 +22,19 @@ MEASURES = {
     "forgetting": ("forgetting", 100.0, 2),
     "backward_transfer": ("backward transfer", 100.0, 2),
     "forward_transfer": ("forward transfer", 100.0, 2),
+    "learning_accuracy": ("learning accuracy (%)", 100.0, 2),
     "calibration_error": ("calibration error", 100.0, 2),
+    "brier_score": ("Brier score", 1.0, 4),
+    "negative_log_likelihood": ("negative log-likelihood", 1.0, 3),
     "parameters": ("parameters", 1.0, 0),
     "stored_examples": ("stored examples", 1.0, 0),
+    "steps": ("steps", 1.0, 0),
     "train_seconds": ("training (s)", 1.0, 0),
 }
 """What is measured: title, factor to the unit shown (100: percentage points), digits."""
-CERTAIN = {"parameters", "stored_examples"}
+SHOWN = ("average_accuracy", "forgetting", "learning_accuracy", "calibration_error", "train_seconds")
+"""The measures of the table in the terminal, which must fit; files have all."""
+CERTAIN = {"parameters", "stored_examples", "steps"}
 """Measures that do not depend on the seed, so that they have no standard deviation."""
 
 
@@ -135,8 +144,13 @@ def row(label: str, results: Sequence[Result], spec: StreamSpec, network: Networ
 
 def measure(result: Result, name: str) -> float | None:
     """One number of MEASURES."""
-    if name == "calibration_error":
-        return mean(score["calibration_error"] for score in result["scores"][-1])
+    if name in ("calibration_error", "brier_score"):
+        scores: list[float | None] = [score.get(name) for score in result["scores"][-1]]  # type: ignore[misc]
+        return None if None in scores else mean(score for score in scores if score is not None)
+    if name == "negative_log_likelihood":
+        return -mean(score["log_likelihood"] for score in result["scores"][-1])
+    if name == "learning_accuracy":
+        return learning_accuracy(result["accuracy_matrix"])
     value: float | None = result[name]  # type: ignore[literal-required]
     return None if value is None else float(value)
 
@@ -147,16 +161,52 @@ def plain_parameters(network: Network, spec: StreamSpec) -> int:
     return body + spec.num_heads * (network.num_features(spec.input_shape) + 1) * spec.num_classes
 
 
+class Difference(NamedTuple):
+    """A measure of one method minus that of another, seed by seed."""
+
+    mean: float
+    low: float
+    high: float
+    """The 95 % confidence interval of the mean (Student's t over seeds)."""
+
+
+def difference(row: Row, reference: Row, name: str = "average_accuracy") -> Difference | None:
+    """How two methods differ on the same seeds; None where there are fewer than two seeds in common order.
+
+    Both learn the same streams, so what a stream's permutations or order do to both cancels.
+    """
+    ours, theirs = row.defined(name), reference.defined(name)
+    if len(ours) != len(theirs) or len(ours) < 2:
+        return None
+    gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
+    half = float(student_t.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / len(gaps) ** 0.5
+    return Difference(mean(gaps), mean(gaps) - half, mean(gaps) + half)
+
+
+def differences_as_markdown(rows: Sequence[Row], reference: Row) -> str:
+    """Accuracy, in points, against one method."""
+    lines = [
+        f"| method | accuracy minus that of {reference.label} (points) | 95 % interval |",
+        "| --- | ---: | :---: |",
+    ]
+    for row in best_first(rows):
+        found = None if row is reference else difference(row, reference)
+        if found:
+            low, high = 100 * found.low, 100 * found.high
+            lines.append(f"| {row.label} | {100 * found.mean:+.2f} | {low:+.2f} … {high:+.2f} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
 def best_first(rows: Sequence[Row]) -> list[Row]:
     """In order of average accuracy."""
     return sorted(rows, key=lambda row: row.average("average_accuracy") or 0.0, reverse=True)
 
 
-def cells(rows: Sequence[Row]) -> list[list[str]]:
+def cells(rows: Sequence[Row], measures: Sequence[str] = tuple(MEASURES)) -> list[list[str]]:
     """The table as text, best first; the first line has the titles. What is not defined is left empty."""
-    lines = [["method", *(title for title, _, _ in MEASURES.values()), "note"]]
+    lines = [["method", *(MEASURES[name][0] for name in measures), "note"]]
     for row in best_first(rows):
-        line = [row.label, *(cell(row, name) for name in MEASURES)]
+        line = [row.label, *(cell(row, name) for name in measures)]
         lines.append([*line, "; ".join(row.notes)])
     return lines
 

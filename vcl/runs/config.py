@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vcl.benchmarks import STREAMS, StreamOptions
+from vcl.benchmarks import STREAMS, StreamOptions, settings_for
 from vcl.core import Learner, StreamSpec
 from vcl.errors import VclError, choose
 from vcl.methods import METHODS, make, settings_of
 from vcl.methods.base.settings import Recipes
-from vcl.runs.legacy import translated
+from vcl.runs.legacy import completed, translated
 from vcl.runs.results import Record, Settings
+
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,20 @@ def configure(
     50
     """
     options = stream or StreamOptions()
-    family = STREAMS[choose("benchmark", benchmark, STREAMS)].family
+    choose("benchmark", benchmark, STREAMS)
     kind = METHODS[choose("method", method, METHODS)]
     recipe = recipe or default_recipe(kind.recipes, options.online)
     by_benchmark = kind.recipes[choose("recipe", recipe, kind.recipes)]
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise VclError(f"--seed must be a whole number, but it is {seed!r}.")
+    if threads is not None and not (isinstance(threads, int) and 0 <= threads <= MOST_THREADS):
+        raise VclError(
+            f"--threads must be a whole number from 0 to {MOST_THREADS}, but it is {threads!r}. This process may "
+            f"use {available_threads()} cores."
+        )
     if not 0 <= seed < 2**31:
         raise VclError(f"--seed must be between 0 and {2**31 - 1}, but it is {seed}.")
-    learner = make(method, {**by_benchmark.get(benchmark, by_benchmark[family]), **settings})
+    learner = make(method, {**settings_for(by_benchmark, benchmark), **settings})
     return RunConfig(benchmark, method, seed, recipe, options, learner, threads or available_threads())
 
 
@@ -96,7 +105,7 @@ def from_record(record: Record) -> RunConfig:
             seed=record["seed"],
             threads=config["threads"],
             stream=StreamOptions(**config["stream"]),
-            **settings,
+            **completed(method, settings),
         )
     except (KeyError, TypeError) as error:
         raise VclError(f"This run's run.json was changed or is incomplete ({error}). Restore it.") from None
@@ -104,7 +113,10 @@ def from_record(record: Record) -> RunConfig:
 
 def available_threads() -> int:
     """How many cores this process may use."""
-    return int(os.environ.get("NPROC") or len(os.sched_getaffinity(0)))
+    wanted = os.environ.get("NPROC")
+    if wanted and not (wanted.isdecimal() and int(wanted) > 0):
+        raise VclError(f"The environment variable NPROC is the number of cores to use, but it is {wanted!r}.")
+    return int(wanted or len(os.sched_getaffinity(0)))
 
 
 def unused_root(root: Path, config: RunConfig) -> Path:

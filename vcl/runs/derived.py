@@ -33,7 +33,7 @@ def derive(
     `changes` replace entries of the record, `facts` are told of its origin.
     """
     if out.exists():
-        raise VclError(f"{out} exists already, and nothing is overwritten. Choose another place with --out.")
+        raise VclError(f"{out} exists already, and nothing is overwritten. {_how_to_continue(run, out)}")
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     origin = {"run": run.name, "stage": stage, "command": command, **facts}
     like = learning.template(run.learner, run.spec)
@@ -55,6 +55,21 @@ def derive(
     with writing(out):
         partial.rename(out)
     return StoredRun(RunFolder(out))
+
+
+def _how_to_continue(run: StoredRun, out: Path) -> str:
+    """What to do about a folder that is there: it may be what a killed command had written."""
+    elsewhere = "Choose another place with --out."
+    try:
+        other = StoredRun.open(out)
+        complete = other.folder.result is not None
+    except VclError:
+        return elsewhere
+    if other.record.get("origin", {}).get("run") != run.name:
+        return elsewhere
+    if complete:
+        return f"It was made from this run before: vcl show {out}. {elsewhere}"
+    return f"It was made from this run by a command that did not end: vcl resume {out} continues it. {elsewhere}"
 
 
 def extend(run: StoredRun, num_tasks: int, out: Path | None = None, data_dir: Path | None = None) -> StoredRun:

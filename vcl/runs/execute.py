@@ -1,11 +1,13 @@
 """From a configuration to a finished run: what the command line, sweeps and Python users call."""
 
 import functools
+import gc
 import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -18,10 +20,12 @@ from vcl.benchmarks import build
 from vcl.learning import template
 from vcl.runs import fold
 from vcl.runs.config import RunConfig, from_record
-from vcl.runs.fold import Reporter
+from vcl.runs.events import Channel, Ended, Silent, Sink, replay
 from vcl.runs.folder import RunFolder
 from vcl.runs.results import Record, Result
 from vcl.training import Tracer
+
+MOST_MAPPINGS = 20_000
 
 Tracing = Callable[[RunFolder, int], Tracer]
 """Gives the tracer of a run's stage (from 1). It is handed to other processes, which find it by its name."""
@@ -34,11 +38,23 @@ def prepare_jax(threads: int) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
 
+def make_room() -> None:
+    """Drop compiled programs before their mappings run out, of which Linux gives a process 65530.
+
+    A program takes some hundred, and one is kept for each configuration that was run in this process.
+    """
+    mappings = Path("/proc/self/maps")
+    if mappings.exists() and mappings.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
+
+
 def run(
     config: RunConfig,
     root: str | Path = Path("runs"),
     *,
-    reporter: Reporter | None = None,
+    reporter: Sink | None = None,
+    sinks: Sequence[Sink] = (),
     stop: Callable[[], bool] = lambda: False,
     data_dir: Path | None = None,
     seconds_between_checkpoints: float = 15.0,
@@ -46,17 +62,21 @@ def run(
 ) -> Result:
     """The result of a run: read if it is complete in `root`, continued if it was interrupted, else made.
 
-    A `trace` watches the learning (`vcl.analysis.trace.tracer`) and does not change a bit of the result.
+    The `reporter` shows progress; all `sinks` receive the events of the run (`vcl.runs.sinks`), and one that fails
+    does not stop it. A `trace` watches the learning (`vcl.analysis.trace.tracer`). None of them changes a bit of the
+    result.
     """
     path = Path(root) / config.name
     folder = RunFolder.open(path) if (path / "run.json").exists() else None
-    return _run_or_resume(config, path, folder, reporter, stop, data_dir, seconds_between_checkpoints, trace)
+    seconds = seconds_between_checkpoints
+    return _run_or_resume(config, path, folder, reporter, sinks, stop, data_dir, seconds, trace)
 
 
 def resume(
     folder: RunFolder,
     *,
-    reporter: Reporter | None = None,
+    reporter: Sink | None = None,
+    sinks: Sequence[Sink] = (),
     stop: Callable[[], bool] = lambda: False,
     data_dir: Path | None = None,
     seconds_between_checkpoints: float = 15.0,
@@ -64,43 +84,50 @@ def resume(
 ) -> Result:
     """The result of the run in a folder: read if it is complete, else continued."""
     config = from_record(folder.record)
-    return _run_or_resume(config, folder.path, folder, reporter, stop, data_dir, seconds_between_checkpoints, trace)
+    seconds = seconds_between_checkpoints
+    return _run_or_resume(config, folder.path, folder, reporter, sinks, stop, data_dir, seconds, trace)
 
 
 def _run_or_resume(
     config: RunConfig,
     path: Path,
     folder: RunFolder | None,
-    reporter: Reporter | None,
+    reporter: Sink | None,
+    sinks: Sequence[Sink],
     stop: Callable[[], bool],
     data_dir: Path | None,
     seconds_between_checkpoints: float,
     trace: Tracing | None,
 ) -> Result:
-    reporter = reporter or fold.Silent()
+    channel = Channel([reporter or Silent(), *sinks])
     if folder and folder.result is not None:
         if trace and not folder.snapshots():
-            reporter.warn(
+            channel.warn(
                 f"This run is complete in {path}, without a trace: showing what it found. vcl run with "
                 "--fresh --trace runs it again and records one."
             )
         else:
-            reporter.say(f"This run is complete in {path}: showing what it found. --fresh runs it again.")
+            channel.say(f"This run is complete in {path}: showing what it found. --fresh runs it again.")
+        replay(folder, sinks)
+        channel.receive(Ended())
         return folder.result
-    stream = build(config.benchmark, config.stream, config.seed, data_dir, reporter.say)
+    stream = build(config.benchmark, config.stream, config.seed, data_dir, channel.say)
     # Whatever the learner refuses, it refuses here: before there is a folder.
     template(config.learner, stream.spec)
     if not folder:
         facts = {"spec": asdict(stream.spec), "task_names": stream.task_names, "stages": stream.stages}
         folder = RunFolder.create(path, {**describe(config), **facts})  # type: ignore[typeddict-item]
-    with folder.lock():
+    make_room()
+    with folder.lock(), closing(channel):
         folder.clean()
+        if trace:
+            folder.begin_trace()
         measured = fold.learn(
             config.learner,
             stream,
             config.seed,
             folder=folder,
-            reporter=reporter,
+            reporter=channel,
             stop=stop,
             seconds_between_checkpoints=seconds_between_checkpoints,
             trace=functools.partial(trace, folder) if trace else None,
@@ -116,6 +143,15 @@ def _run_or_resume(
         }
         folder.write_result(result)
     return result
+
+
+@contextmanager
+def closing(channel: Channel) -> Iterator[None]:
+    """Tell all who listen when a run has ended, however it did."""
+    try:
+        yield
+    finally:
+        channel.receive(Ended())
 
 
 def describe(config: RunConfig) -> Record:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,6 +14,7 @@ from vcl.benchmarks import joint
 from vcl.checkpoints import tree_digest
 from vcl.core import Learner, Stream
 from vcl.learning import Snapshot
+from vcl.runs.events import Advanced, Begun, Channel, Evaluated, Saved, Silent, Sink, Untrained, from_json
 from vcl.runs.folder import RunFolder
 from vcl.runs.results import Measured, Summary, TaskScores
 from vcl.training import Fitter, NoRecorder, NoTracer, Tracer
@@ -21,40 +22,6 @@ from vcl.training import Fitter, NoRecorder, NoTracer, Tracer
 
 class Interrupted(Exception):
     """The user asked to stop. What was done is saved."""
-
-
-@runtime_checkable
-class Reporter(Protocol):
-    """Somebody who watches a run."""
-
-    def say(self, message: str) -> None:
-        """A word about how it goes."""
-
-    def warn(self, message: str) -> None:
-        """A word that the user must read, even one who asked for quiet."""
-
-    def begin(self, stream: Stream) -> None:
-        """The run starts or resumes."""
-
-    def advance(self, stage: int, phase: str, epoch: int, epochs: int, objective: float) -> None:
-        """Epochs of the current stage are done."""
-
-    def evaluated(self, stage: int, task: int, accuracies: list[float]) -> None:
-        """The accuracy on each task so far."""
-
-
-class Silent:
-    """Nobody watches."""
-
-    def say(self, message: str) -> None: ...
-
-    def warn(self, message: str) -> None: ...
-
-    def begin(self, stream: Stream) -> None: ...
-
-    def advance(self, stage: int, phase: str, epoch: int, epochs: int, objective: float) -> None: ...
-
-    def evaluated(self, stage: int, task: int, accuracies: list[float]) -> None: ...
 
 
 @dataclass
@@ -75,7 +42,7 @@ class StageRecorder:
 
     folder: RunFolder | None
     stage: int
-    reporter: Reporter
+    channel: Channel
     stop: Callable[[], bool]
     seconds_between: float
     began: float
@@ -88,7 +55,7 @@ class StageRecorder:
         return time.monotonic() - self.began
 
     def restore(self, phase: str, like: PyTree) -> tuple[int, PyTree] | None:
-        found = self.folder and self.folder.newest_during(self.stage + 1, phase, like, self.reporter.warn)
+        found = self.folder and self.folder.newest_during(self.stage + 1, phase, like, self.channel.warn)
         epoch = found[0] if found else 0
         self.told[phase] = epoch
         if found:
@@ -102,20 +69,9 @@ class StageRecorder:
         return (epoch, found[1]) if found else None
 
     def advance(self, phase: str, epoch: int, epochs: int, history: Float[np.ndarray, "epochs"]) -> None:
-        first = self.told[phase]
-        if self.folder:
-            objectives = [float(o) for o in history[first:epoch]]
-            self.folder.append_event(
-                {
-                    "event": "objective",
-                    "stage": self.stage,
-                    "phase": phase,
-                    "first": first,
-                    "objectives": objectives,
-                }
-            )
+        objectives = [float(o) for o in history[self.told[phase] : epoch]]
+        self.channel.receive(Advanced(self.stage, phase, self.told[phase], objectives, epochs))
         self.told[phase] = epoch
-        self.reporter.advance(self.stage, phase, epoch, epochs, float(history[epoch - 1]))
 
     def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None:
         due = time.monotonic() - self.saved_at >= self.seconds_between
@@ -123,6 +79,7 @@ class StageRecorder:
             facts = {"train_seconds": self.train_seconds}
             self.folder.save_during(self.stage + 1, phase, epoch, carry, facts)
             self.saved_at = time.monotonic()
+            self.channel.receive(Saved(self.stage))
         if self.stop():
             raise Interrupted
 
@@ -132,11 +89,12 @@ class ReadoutRecorder(NoRecorder):
     """A read-out is short and starts afresh after an interruption: only its progress is passed on."""
 
     stage: int
-    reporter: Reporter
+    sinks: Channel
+    """Without the store: what is not kept is not told there."""
     stop: Callable[[], bool]
 
     def advance(self, phase: str, epoch: int, epochs: int, history: Float[np.ndarray, "epochs"]) -> None:
-        self.reporter.advance(self.stage, phase, epoch, epochs, float(history[epoch - 1]))
+        self.sinks.receive(Advanced(self.stage, phase, epoch - 1, [float(history[epoch - 1])], epochs))
         if self.stop():
             raise Interrupted
 
@@ -147,7 +105,7 @@ def learn(
     seed: int = 0,
     *,
     folder: RunFolder | None = None,
-    reporter: Reporter | None = None,
+    reporter: Sink | None = None,
     stop: Callable[[], bool] = lambda: False,
     seconds_between_checkpoints: float = 15.0,
     trace: Callable[[int], Tracer] | None = None,
@@ -157,36 +115,29 @@ def learn(
     With a folder, the run continues from what it holds and keeps everything there. `trace` gives the tracer of a
     stage (from 1); it is asked for those that end a task.
     """
-    reporter = reporter or Silent()
-    reporter.begin(stream)
+    channel = Channel([reporter or Silent()], folder)
+    channel.receive(Begun(stream))
     if learner.joint:
         stream = joint(stream)
     now = learning.begin(learner, stream.spec, seed)
     facts: dict[str, Any] = {"steps": 0, "train_seconds": 0.0}
-    if folder and (found := folder.newest_after(now.state, reporter.warn)):
+    if folder and (found := folder.newest_after(now.state, channel.warn)):
         stages, state, facts = found
         now = replace(now, state=state, stages=stages)
-        reporter.say(f"Continuing after stage {now.stages} of {len(stream.stages)}.")
-    progress = recover(folder, now.stages)
-
-    if not progress.untrained:
-        start = learning.begin(learner, stream.spec, seed)
-        scores = [learning.score(start, stream.spec.task(t), stream.test(t)) for t in range(stream.spec.num_tasks)]
-        progress.untrained = [s.accuracy for s in scores]
-        record(folder, {"event": "untrained", "stage": -1, "accuracy": progress.untrained})
-    if now.stages > 0 and not evaluated(folder, now.stages - 1):
-        evaluate_stage(now, stream, progress, folder, reporter, stop)
+        channel.say(f"Continuing after stage {now.stages} of {len(stream.stages)}.")
+    progress = recover(now, stream, channel, stop)
 
     for stage in range(now.stages, len(stream.stages)):
         began = time.monotonic() - facts["train_seconds"]
-        recorder = StageRecorder(folder, stage, reporter, stop, seconds_between_checkpoints, began)
+        recorder = StageRecorder(folder, stage, channel, stop, seconds_between_checkpoints, began)
         fit = Fitter(recorder, trace(stage + 1) if trace and stream.ends_task(stage) else NoTracer())
         now = learning.observe(now, stream.task(stage), stream.train(stage), fit)
         facts = {"steps": facts["steps"] + fit.steps, "train_seconds": recorder.train_seconds}
         if folder:
             ends = [s + 1 for s in range(stage) if stream.ends_task(s)]
             folder.save_after(stage + 1, now.state, facts, keep=ends)
-        evaluate_stage(now, stream, progress, folder, reporter, stop)
+            channel.receive(Saved(stage))
+        evaluate_stage(now, stream, progress, channel, stop)
 
     footprint = learner.footprint(now.state)
     return {
@@ -201,56 +152,65 @@ def learn(
 
 
 def evaluate_stage(
-    now: Snapshot,
-    stream: Stream,
-    progress: Progress,
-    folder: RunFolder | None,
-    reporter: Reporter,
-    stop: Callable[[], bool],
+    now: Snapshot, stream: Stream, progress: Progress, channel: Channel, stop: Callable[[], bool]
 ) -> None:
     """Score all tasks seen so far, and the next one before it is learnt."""
     stage = now.stages - 1
     task = stream.stages[stage]
-    fit = Fitter(ReadoutRecorder(stage, reporter, stop))
+    fit = Fitter(ReadoutRecorder(stage, Channel(channel.sinks), stop))
     ends = stream.ends_task(stage)
     seen = range(task + 1 + (ends and task + 1 < stream.spec.num_tasks))
     scores = [asdict(learning.score(now, stream.spec.task(t), stream.test(t), fit)) for t in seen]
-    event = {"event": "evaluation", "stage": stage, "task": task, "ends_task": ends, "scores": scores}
-    record(folder, event)
+    event = Evaluated(stage, task, ends, scores)  # type: ignore[arg-type]
+    channel.receive(event)
     apply_event(progress, event)
-    reporter.evaluated(stage, task, [s["accuracy"] for s in scores[: task + 1]])
 
 
-def apply_event(progress: Progress, event: dict[str, Any]) -> None:
+def apply_event(progress: Progress, event: Untrained | Evaluated) -> None:
     """Add one event to what a run has to show."""
-    if event["event"] == "untrained":
-        progress.untrained = event["accuracy"]
-    if event["event"] == "evaluation" and event["ends_task"]:
-        seen = event["task"] + 1
-        progress.rows.append(event["scores"][:seen])
-        progress.before += [s["accuracy"] for s in event["scores"][seen:]]
+    if isinstance(event, Untrained):
+        progress.untrained = event.accuracy
+    elif event.ends_task:
+        seen = event.task + 1
+        progress.rows.append(event.scores[:seen])
+        progress.before += [s["accuracy"] for s in event.scores[seen:]]
 
 
-def recover(folder: RunFolder | None, stages: int) -> Progress:
-    """What the store tells of the first `stages` stages; events of work that must be done again are dropped."""
-    progress = Progress()
+def recover(now: Snapshot, stream: Stream, channel: Channel, stop: Callable[[], bool]) -> Progress:
+    """What the store tells of the stages that are done; events of work that must be done again are dropped.
+
+    What it should tell and does not, because lines were lost, is measured again from the checkpoints.
+    """
+    progress, folder = Progress(), channel.store
+    events = folder.intact_events(channel.warn) if folder else []
+    # Objectives of the stage under way stay until its checkpoint is known: see StageRecorder.restore.
+    limits = {Advanced.kind: now.stages + 1}
+    events = [e for e in events if e["stage"] < limits.get(e["event"], now.stages)]
     if folder:
-        # Objectives of the stage under way stay until its checkpoint is known: see StageRecorder.restore.
-        limits = {"objective": stages + 1}
-        events = [e for e in folder.events() if e["stage"] < limits.get(e["event"], stages)]
         folder.replace_events(events)
-        for event in events:
+    told = [from_json(e) for e in events if e["event"] in (Untrained.kind, Evaluated.kind)]
+    untrained = next((e for e in told if isinstance(e, Untrained)), None)
+    if untrained is None:
+        untrained = measure_untrained(now, stream)
+        channel.receive(untrained)
+    apply_event(progress, untrained)
+    scored = {e.stage: e for e in told if isinstance(e, Evaluated)}
+    for stage in range(now.stages):
+        if event := scored.get(stage):
             apply_event(progress, event)
+        elif stage == now.stages - 1:
+            evaluate_stage(now, stream, progress, channel, stop)
+        elif folder and stream.ends_task(stage):
+            earlier = replace(now, state=folder.state_after(stage + 1, now.state), stages=stage + 1)
+            evaluate_stage(earlier, stream, progress, channel, stop)
     return progress
 
 
-def evaluated(folder: RunFolder | None, stage: int) -> bool:
-    return folder is not None and any(e["event"] == "evaluation" and e["stage"] == stage for e in folder.events())
-
-
-def record(folder: RunFolder | None, event: dict[str, Any]) -> None:
-    if folder:
-        folder.append_event(event)
+def measure_untrained(now: Snapshot, stream: Stream) -> Untrained:
+    """The accuracy on each task before any learning."""
+    start = learning.begin(now.learner, stream.spec, now.seed)
+    scores = [learning.score(start, stream.spec.task(t), stream.test(t)) for t in range(stream.spec.num_tasks)]
+    return Untrained(-1, [s.accuracy for s in scores])
 
 
 def summary(progress: Progress, stream: Stream) -> Summary:
@@ -266,6 +226,7 @@ def summary(progress: Progress, stream: Stream) -> Summary:
         "backward_transfer": evaluation.backward_transfer(matrix),
         # Before its task is learnt, an output of its own answers at random.
         "forward_transfer": evaluation.forward_transfer(before, progress.untrained) if shared else None,
+        "prequential_accuracy": evaluation.prequential(before) if shared else None,
         "untrained_accuracy": progress.untrained,
         "accuracy_before_learning": before,
         "task_names": list(stream.task_names),

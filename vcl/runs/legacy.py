@@ -1,6 +1,11 @@
 """Configurations of run folders that earlier versions wrote, under the names of this one."""
 
+import dataclasses
 from typing import Any
+
+from vcl.core import Learner
+from vcl.errors import choose
+from vcl.methods import METHODS, Methods, make
 
 Settings = dict[str, Any]
 
@@ -12,6 +17,26 @@ UCB_PUBLISHED = {
     "kl_weight": 1.0,
 }
 ICARL_PUBLISHED = {"emphasis": 1.0, "distillation": 1.0, "init_scale": 1.0}
+
+
+LATER = {"noise": "threefry"}
+"""Settings that came later and whose default is not what was done before, with what was done."""
+
+
+def completed(method: str, settings: Settings, methods: Methods = METHODS) -> Settings:
+    """Settings as an earlier version stored them, with those that came later.
+
+    >>> completed("vcl", {"epochs": 3})
+    {'noise': 'threefry', 'epochs': 3}
+    """
+    kind: Any = methods[choose("method", method, methods)]
+    known = {field.name for field in dataclasses.fields(kind)}
+    return {**{name: value for name, value in LATER.items() if name in known}, **settings}
+
+
+def remake(facts: Settings, methods: Methods = METHODS) -> Learner:
+    """The learner of a stored model."""
+    return make(facts["method"], completed(facts["method"], facts["settings"], methods), methods)
 
 
 def translated(method: str, settings: Settings) -> tuple[str, Settings]:  # noqa: PLR0911

@@ -16,6 +16,9 @@ from vcl.runs.config import RunConfig, from_record, spec_from_record
 from vcl.runs.folder import RunFolder
 from vcl.runs.results import Record, Result
 
+NEEDED = {"benchmark", "method", "seed", "config", "version", "spec", "task_names", "stages"}
+"""What the record of a run must have."""
+
 
 @dataclass(frozen=True)
 class StoredRun:
@@ -35,7 +38,13 @@ class StoredRun:
     @staticmethod
     def open(path: str | Path) -> "StoredRun":
         """The run in a folder, checked to be one that this version can read."""
-        return StoredRun(RunFolder.open(Path(path)))
+        folder = RunFolder.open(Path(path))
+        if missing := sorted(NEEDED - set(folder.record)):
+            raise VclError(
+                f"{folder.path / 'run.json'} was changed or is incomplete: it has no {missing[0]!r}. Restore it."
+            )
+        _ = folder.result  # it is refused if it belongs to another record than this one
+        return StoredRun(folder)
 
     @property
     def path(self) -> Path:
@@ -84,13 +93,25 @@ class StoredRun:
             )
         if after is not None and after not in stages:
             raise VclError(f"The run in {self.path} has no checkpoint after stage {after}. It has: {stages}.")
+        last = len(self.record["stages"])
+        if stages[-1] != last and self.folder.result is not None:
+            raise VclError(
+                f"The run in {self.path} is complete, but its checkpoint after stage {last}, the last, is missing. "
+                f"To make it again, remove {self.path / 'result.json'}, then: vcl resume {self.path}"
+            )
         return after or stages[-1]
 
     def task_ends(self) -> list[int]:
         """The stages (from 1) with a checkpoint after which a task is complete; there must be one."""
         self.stage(None)
-        stages = self.record["stages"]
-        return [n for n in self.folder.stages() if stages[n - 1] not in stages[n:]]
+        stages, found = self.record["stages"], self.folder.stages()
+        ends = [n for n in range(1, found[-1] + 1) if stages[n - 1] not in stages[n:]]
+        if missing := sorted(set(ends) - set(found)):
+            raise VclError(
+                f"The run in {self.path} has lost its checkpoint after stage {missing[0]}, without which it cannot "
+                "be analysed task by task. Restore it, or run again with --fresh."
+            )
+        return ends
 
     def state(self, after: int | None = None) -> State:
         """What was learnt after a stage (from 1; the last by default)."""

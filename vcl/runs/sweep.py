@@ -1,78 +1,100 @@
-"""Many runs in parallel processes, one core each; the store tells how far they are."""
+"""Many runs on any executor: local processes, one core each, or a Dask cluster. The store tells how far they are."""
 
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import version
+from itertools import count
 from multiprocessing import get_context, parent_process
 from pathlib import Path
-from typing import Any, Literal
+from shutil import rmtree
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
 from vcl.errors import VclError
+from vcl.files import is_alive, machine, writing
 from vcl.runs import execute
 from vcl.runs.config import RunConfig
+from vcl.runs.events import Channel, Ended, Silent, Sink, replay
 from vcl.runs.execute import Tracing
-from vcl.runs.fold import Interrupted, Silent
+from vcl.runs.fold import Interrupted
 from vcl.runs.folder import RunFolder
 from vcl.runs.results import Result
+from vcl.runs.status import RunStatus, run_status
 
 POLL_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class RunStatus:
-    """How far a run has come, as its folder tells."""
-
-    phase: Literal["queued", "running", "complete", "failed"] = "queued"
-    stage: int = 0
-    num_stages: int = 1
-    unit: Literal["task", "batch"] = "task"
-    """What a stage is."""
-    epoch: int = 0
-    objective: float | None = None
-    accuracies: tuple[float, ...] = ()
-
-    @property
-    def place(self) -> str:
-        """The stage under way."""
-        return f"{self.unit} {self.stage + 1}/{self.num_stages}"
+_numbers = count()
 
 
 Outcome = Result | VclError
 
 
-def run_all(
-    configs: Sequence[RunConfig],
-    root: Path,
-    jobs: int,
-    *,
-    watch: Callable[[int, RunStatus], None],
-    stop: Callable[[], bool] = lambda: False,
-    data_dir: Path | None = None,
-    seconds_between_checkpoints: float = 15.0,
-    trace: Tracing | None = None,
-) -> list[Result]:
+Watch = Callable[[int, RunStatus], None]
+Prune = Callable[[int, RunStatus], bool]
+"""Whether a run is not worth completing."""
+Sinks = Callable[[RunConfig], Sequence[Sink]]
+"""The trackers of a run; they live in the calling process, which reads the store."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker works on a run: in this folder, until it is asked to stop, telling these sinks."""
+
+    root: Path
+    stop: Callable[[], bool]
+    sinks: Sequence[Sink] = ()
+
+
+@runtime_checkable
+class Link(Protocol):
+    """What a worker is given to reach the caller's store; it is pickled."""
+
+    def place(self, number: int, name: str) -> AbstractContextManager[Place]:
+        """Used by a worker: where to work on run `number`, called `name`."""
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """An executor, and what travels between its workers and the store."""
+
+    @property
+    def executor(self) -> Executor: ...
+
+    @property
+    def link(self) -> Link: ...
+
+    def collect(self) -> None:
+        """Take in what workers have sent."""
+
+    def started(self, number: int) -> bool:
+        """Whether a worker has begun with a run."""
+
+    def stop(self, number: int | None = None) -> None:
+        """Ask the worker of a run, or all of them, to save and stop."""
+
+    def explain(self, failure: BaseException) -> BaseException:
+        """The failure as the user is to read it."""
+
+
+Pools = Callable[[Path, Sequence[RunConfig]], AbstractContextManager[Pool]]
+
+
+def never(number: int, status: RunStatus) -> bool:
+    """Prune no run."""
+    return False
+
+
+def run_all(configs: Sequence[RunConfig], root: Path, jobs: int, **options: Any) -> list[Result]:
     """Results of all runs, in order. The first failure ends the others, after they have saved what they did."""
-    outcomes = attempt_all(
-        configs,
-        root,
-        jobs,
-        watch=watch,
-        stop=stop,
-        data_dir=data_dir,
-        seconds_between_checkpoints=seconds_between_checkpoints,
-        trace=trace,
-        end_at_failure=True,
-    )
+    outcomes = attempt_all(configs, root, jobs, **options, end_at_failure=True)
     return [outcome for outcome in outcomes if not isinstance(outcome, VclError)]
 
 
@@ -81,71 +103,121 @@ def attempt_all(
     root: Path,
     jobs: int,
     *,
-    watch: Callable[[int, RunStatus], None],
+    watch: Watch,
     stop: Callable[[], bool] = lambda: False,
     data_dir: Path | None = None,
     seconds_between_checkpoints: float = 15.0,
     trace: Tracing | None = None,
+    sinks: Sinks | None = None,
+    pool: Pools | None = None,
+    prune: Prune = never,
     end_at_failure: bool = False,
 ) -> list[Outcome]:
     """Results of all runs, in order, or what was wrong with them (raised, to end the others, if so asked).
 
-    When `stop` says so, the runs save what they did, and `Interrupted` is raised.
+    When `stop` says so, the runs save what they did, and `Interrupted` is raised. A run of which `prune` says so is
+    stopped by itself, and its outcome is `Pruned`.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="vcl-sweep-") as folder,
-        ProcessPoolExecutor(jobs, get_context("spawn"), _initialise) as pool,
-    ):
-        signals = Signals(Path(folder))
+    chosen: AbstractContextManager[Pool] = pool(root, configs) if pool else local(jobs, root)
+    with chosen as used:
+        work = Work(used.link, data_dir, seconds_between_checkpoints, trace, version("vcl"))
         with _signals_kept_from_children():
             futures = [
-                pool.submit(_work, config, root, data_dir, seconds_between_checkpoints, trace, signals, number)
+                _known(root, config) or used.executor.submit(_work, work, config, number)
                 for number, config in enumerate(configs)
             ]
+        follower = Follower(configs, root, futures, used, watch, sinks, prune)
         try:
-            _follow(configs, root, futures, signals, watch, stop, end_at_failure)
+            follower.follow(stop, end_at_failure)
         except BaseException:
-            _stop(signals, futures)
+            _stop(used, futures)
             raise
     failures = [
-        e
+        used.explain(e)
         for future in futures
         if not future.cancelled() and _ends_all(future, end_at_failure) and (e := future.exception())
     ]
     # A run that was asked to stop because another failed is not the one to tell of.
     for failure in sorted(failures, key=lambda e: isinstance(e, Interrupted)):
-        if isinstance(failure, BrokenProcessPool):
-            raise VclError(
-                "A worker process was killed, most often for lack of memory. The saved checkpoints are intact: the "
-                "same command continues from them; fewer --jobs need less memory."
-            ) from failure
-        raise failure
+        if not (isinstance(failure, Interrupted) and follower.pruned):
+            raise failure
     if any(future.cancelled() for future in futures):
         raise Interrupted
-    return [_outcome(future) for future in futures]
+    return [
+        Pruned("It was stopped early.") if number in follower.pruned and future.exception() else _outcome(future)
+        for number, future in enumerate(futures)
+    ]
 
 
-def _follow(
-    configs: Sequence[RunConfig],
-    root: Path,
-    futures: Sequence[Future[Result]],
-    signals: "Signals",
-    watch: Callable[[int, RunStatus], None],
-    stop: Callable[[], bool],
-    end_at_failure: bool,
-) -> None:
-    """Tell `watch` how far the runs are until all have ended; end them early where that is asked for."""
-    ended: set[int] = set()
-    while len(ended) < len(futures):
-        time.sleep(POLL_SECONDS)
-        for number, (config, future) in enumerate(zip(configs, futures, strict=True)):
-            if number not in ended:
-                # Asked before the folder is read: what is read of a run that has ended is its end.
-                if future.done():
-                    ended.add(number)
-                watch(number, _status(run_status(root / config.name), future, signals.started(number).exists()))
-        if stop() or any(future.done() and _ends_all(future, end_at_failure) for future in futures):
-            _stop(signals, futures)
+class Pruned(VclError):
+    """The outcome of a run that was not worth completing."""
+
+
+def _known(root: Path, config: RunConfig) -> Future[Result] | None:
+    """A run that is complete in the store is sent to nobody."""
+    path = root / config.name
+    if not (path / "result.json").exists():
+        return None
+    future: Future[Result] = Future()
+    try:
+        result = RunFolder.open(path).result
+    except VclError as error:
+        future.set_exception(error)
+        return future
+    if result is None:
+        return None
+    future.set_result(result)
+    return future
+
+
+class Follower:
+    """Tells `watch` and the sinks how far runs are, from what is in the store."""
+
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        root: Path,
+        futures: Sequence[Future[Result]],
+        pool: Pool,
+        watch: Watch,
+        sinks: Sinks | None,
+        prune: Prune,
+    ) -> None:
+        self.paths = [root / config.name for config in configs]
+        self.futures, self.pool, self.watch, self.prune = futures, pool, watch, prune
+        self.sinks = [list(sinks(config)) if sinks else [] for config in configs]
+        self.told = [0] * len(configs)
+        self.pruned: set[int] = set()
+
+    def follow(self, stop: Callable[[], bool], end_at_failure: bool) -> None:
+        """Until all have ended; end them early where that is asked for."""
+        ended: set[int] = set()
+        while len(ended) < len(self.futures):
+            time.sleep(POLL_SECONDS)
+            # Asked before the store is read: what is read of a run that has ended is its end.
+            done = {number for number, future in enumerate(self.futures) if future.done()}
+            self.pool.collect()
+            for number in sorted(set(range(len(self.futures))) - ended):
+                self.look(number)
+            for number in done - ended:
+                Channel(self.sinks[number]).receive(Ended())
+            ended |= done
+            if stop() or any(f.done() and self._ends_all(n, f, end_at_failure) for n, f in enumerate(self.futures)):
+                _stop(self.pool, self.futures)
+
+    def look(self, number: int) -> None:
+        """Tell of one run."""
+        future, path = self.futures[number], self.paths[number]
+        status = _status(run_status(path), future, self.pool.started(number))
+        self.watch(number, status)
+        if self.sinks[number] and (path / "metrics.jsonl").exists():
+            self.told[number] = replay(RunFolder(path), self.sinks[number], self.told[number])
+        if number not in self.pruned and not future.done() and self.prune(number, status):
+            self.pruned.add(number)
+            self.pool.stop(number)
+
+    def _ends_all(self, number: int, future: Future[Any], end_at_failure: bool) -> bool:
+        return number not in self.pruned and _ends_all(future, end_at_failure)
 
 
 def _status(found: RunStatus, future: Future[Result], started: bool) -> RunStatus:
@@ -166,44 +238,49 @@ def _outcome(future: Future[Result]) -> Outcome:
     return failure if isinstance(failure, VclError) else future.result()
 
 
-def run_status(path: Path) -> RunStatus:
-    """Read from a run's folder how far it is; it is running or stopped unless it is complete.
+def _stop(pool: Pool, futures: Sequence[Future[Any]]) -> None:
+    """Let running work save itself, and begin no more."""
+    pool.stop()
+    for future in futures:
+        future.cancel()
 
-    A folder that does not exist yet has not started.
-    """
-    try:
-        folder = RunFolder.open(path)
-        stages, complete = folder.record["stages"], folder.result is not None
-    except VclError:
-        return RunStatus()
-    events = folder.events()
-    objectives = [e for e in events if e["event"] == "objective"]
-    scored = [e for e in events if e["event"] == "evaluation"]
-    nothing: dict[str, Any] = {"stage": 0, "first": 0, "objectives": []}
-    last = objectives[-1] if objectives else nothing
-    return RunStatus(
-        phase="complete" if complete else "running",
-        stage=last["stage"],
-        num_stages=len(stages),
-        unit="task" if len(stages) == len(set(stages)) else "batch",
-        epoch=last["first"] + len(last["objectives"]),
-        objective=last["objectives"][-1] if last["objectives"] else None,
-        accuracies=tuple(s["accuracy"] for s in scored[-1]["scores"][: scored[-1]["task"] + 1]) if scored else (),
-    )
+
+# Workers
 
 
 @dataclass(frozen=True)
-class Signals:
-    """Empty files by which processes tell each other what must not wait: that a run has started, and to stop."""
+class Work:
+    """What all runs have in common, as a worker is told."""
 
-    folder: Path
+    link: Link
+    data_dir: Path | None
+    seconds: float
+    trace: Tracing | None
+    version: str
 
-    @property
-    def stop(self) -> Path:
-        return self.folder / "stop"
 
-    def started(self, number: int) -> Path:
-        return self.folder / f"started-{number}"
+def _work(work: Work, config: RunConfig, number: int) -> Result:
+    """One run, in a worker."""
+    if work.version != version("vcl"):
+        raise VclError(
+            f"A worker has vcl {version('vcl')}, and the caller {work.version}: install the same version."
+        )
+    with _busy, work.link.place(number, config.name) as place:
+        if place.stop():
+            raise Interrupted
+        execute.prepare_jax(config.threads)
+        # A process does many runs: what the last one compiled is of no use to the next.
+        jax.clear_caches()
+        return execute.run(
+            config,
+            place.root,
+            reporter=Worker(),
+            sinks=place.sinks,
+            stop=place.stop,
+            data_dir=work.data_dir,
+            seconds_between_checkpoints=work.seconds,
+            trace=work.trace,
+        )
 
 
 class Worker(Silent):
@@ -229,36 +306,81 @@ def _end_with_parent() -> None:
             os._exit(1)
 
 
-def _work(
-    config: RunConfig,
-    root: Path,
-    data_dir: Path | None,
-    seconds: float,
-    trace: Tracing | None,
-    signals: Signals,
-    number: int,
-) -> Result:
-    parent = parent_process()
+# Local processes
 
-    def stop() -> bool:
-        return signals.stop.exists() or (parent is not None and not parent.is_alive())
 
-    with _busy:
-        if stop():
-            raise Interrupted
-        signals.started(number).touch()
-        execute.prepare_jax(config.threads)
-        # A process does many runs: what the last one compiled is of no use to the next.
-        jax.clear_caches()
-        return execute.run(
-            config,
-            root,
-            reporter=Worker(),
-            stop=stop,
-            data_dir=data_dir,
-            seconds_between_checkpoints=seconds,
-            trace=trace,
-        )
+@dataclass(frozen=True)
+class SharedDisk:
+    """Processes of this machine work in the store itself. Empty files tell what must not wait."""
+
+    root: Path
+    signals: Path
+
+    def stop_file(self, number: int | None) -> Path:
+        return self.signals / ("stop" if number is None else f"stop-{number}")
+
+    def started_file(self, number: int) -> Path:
+        return self.signals / f"started-{number}"
+
+    @contextmanager
+    def place(self, number: int, name: str) -> Iterator[Place]:
+        parent = parent_process()
+
+        def stop() -> bool:
+            asked = any(self.stop_file(who).exists() for who in (None, number))
+            return asked or (parent is not None and not parent.is_alive())
+
+        with suppress(OSError):  # the parent may have ended and taken the folder with it: then `stop` says so
+            self.started_file(number).touch()
+        yield Place(self.root, stop)
+
+
+@dataclass(frozen=True)
+class LocalPool:
+    """Processes of this machine."""
+
+    executor: Executor
+    link: SharedDisk
+
+    def collect(self) -> None:
+        """They write to the store themselves."""
+
+    def started(self, number: int) -> bool:
+        return self.link.started_file(number).exists()
+
+    def stop(self, number: int | None = None) -> None:
+        self.link.stop_file(number).touch()
+
+    def explain(self, failure: BaseException) -> BaseException:
+        if isinstance(failure, BrokenProcessPool):
+            return VclError(
+                "A worker process was killed, most often for lack of memory. The saved checkpoints are intact: the "
+                "same command continues from them; fewer --jobs need less memory."
+            )
+        return failure
+
+
+@contextmanager
+def local(jobs: int, root: Path) -> Iterator[LocalPool]:
+    """So many processes, which end with this one."""
+    signals = root / f".sweep-{machine()}-{os.getpid()}-{next(_numbers)}"
+    with ExitStack() as stack:
+        with writing(root):
+            new = not root.exists()
+            signals.mkdir(parents=True)
+        stack.callback(lambda: _rmdir(root) if new else None)
+        stack.callback(rmtree, signals, ignore_errors=True)
+        for left in root.glob(f".sweep-{machine()}-*"):
+            if not is_alive(int(left.name.split("-")[2])):
+                rmtree(left, ignore_errors=True)
+        executor = stack.enter_context(ProcessPoolExecutor(jobs, get_context("spawn"), _initialise))
+        yield LocalPool(executor, SharedDisk(root, signals))
+
+
+def _rmdir(folder: Path) -> None:
+    """Remove a folder in which nothing came to be."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @contextmanager
@@ -269,10 +391,3 @@ def _signals_kept_from_children() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _stop(signals: Signals, futures: Sequence[Future[Any]]) -> None:
-    """Let running work save itself, and begin no more."""
-    signals.stop.touch()
-    for future in futures:
-        future.cancel()

@@ -1,10 +1,13 @@
 """Settings that every learner has, and checks of what users ask for."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 from jaxtyping import Array, Key
 
 from vcl.core import State, StreamSpec, check_growth, overlay
@@ -53,8 +56,9 @@ class Settings:
     """Why the method is defined for dense layers only; empty where it is defined for all networks."""
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "channels"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        kinds: dict[str, Any] = annotated(type(self))  # type: ignore[arg-type]
+        for name, kind in kinds.items():
+            object.__setattr__(self, name, of_kind(name, getattr(self, name), kind))
         check_widths(self, "hidden")
         check_widths(self, "channels")
         check_positive(self, "epochs", "batch_size", "learning_rate")
@@ -77,12 +81,44 @@ class Settings:
         return overlay(state, self.init(key, new))
 
 
+@functools.cache
+def annotated(learner: type) -> dict[str, Any]:
+    """The types of a learner's settings, by name."""
+    hints = get_type_hints(learner, include_extras=True)
+    return {name: get_args(hint)[0] for name, hint in hints.items() if get_origin(hint) is Annotated}
+
+
+def of_kind(name: str, value: Any, kind: Any) -> Any:
+    """A setting, if it is of its type: half an epoch would be rounded in silence."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise VclError(f"--{name.replace('_', '-')} must fit into 64 bits, but it has {value.bit_length()}.")
+    for one in kinds:
+        if get_origin(one) is tuple and isinstance(value, list | tuple | np.ndarray):
+            return tuple(of_kind(name, part, get_args(one)[0]) for part in value)
+        if get_origin(one) is Literal and isinstance(value, str) and value in get_args(one):
+            return value
+        wanted = (int, float) if one is float else one
+        # A truth value is a number for Python, but hardly meant as one.
+        if isinstance(one, type) and isinstance(value, wanted) and (one is bool or not isinstance(value, bool)):
+            return value
+    choices = [repr(choice) for one in kinds if get_origin(one) is Literal for choice in get_args(one)]
+    named = " or ".join(choices) or {int: "a whole number", float: "a number"}.get(kind, f"of type {kind}")
+    raise VclError(f"--{name.replace('_', '-')} must be {named}, but it is {value!r}.")
+
+
 def check_positive(learner: object, *names: str) -> None:
     check_numbers(learner, names, lambda value: value > 0, "must be above 0 and finite")
 
 
 def check_not_negative(learner: object, *names: str) -> None:
     check_numbers(learner, names, lambda value: value >= 0, "must not be negative, and must be finite")
+
+
+def check_fraction(learner: object, *names: str) -> None:
+    check_numbers(learner, names, lambda value: 0 <= value <= 1, "must be between 0 and 1")
 
 
 def check_numbers(learner: object, names: Sequence[str], good: Callable[[float], bool], wanted: str) -> None:

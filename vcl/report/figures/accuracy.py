@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vcl.errors import VclError
-from vcl.files import write_atomically, writing
+from vcl.files import write_output, writing
 from vcl.report.figures.drawing import DASHES, MARKERS, after_tasks, canvas, caption, colours, saved, tidy
 from vcl.report.groups import results_by_configuration
 from vcl.report.labels import labels
@@ -19,6 +19,20 @@ from vcl.runs.results import Result
 
 MOST_PANELS = 11
 """With more tasks than this, some are chosen, evenly from the first to the last."""
+
+METHOD_COLOURS = {
+    "kronecker-vcl": "#b2182b",
+    "vcl": "#e08214",
+    "gvcl": "#fdb863",
+    "laplace": "#2166ac",
+    "ewc": "#4393c3",
+    "si": "#35978f",
+    "joint": "#000000",
+    "finetune": "#7f7f7f",
+}
+"""Methods that stand out in a comparison have the same colour in every one; the others are grey."""
+OTHERS = "#c4c4c4"
+TICKS = (10, 20, 40, 60, 80, 90, 95, 97, 98, 99, 99.5, 99.8, 99.9)
 
 
 def accuracy_figure(results: Sequence[Result], path: Path) -> None:
@@ -35,7 +49,7 @@ def accuracy_figure(results: Sequence[Result], path: Path) -> None:
         names = labels([group[0] for group in together], over_seeds=True)
         figure = draw_curves(f"Test accuracy: {_benchmarks(results)}", list(zip(names, together, strict=True)))
     with writing(path):
-        write_atomically(path, saved(figure, path.suffix[1:]))
+        write_output(path, saved(figure, path.suffix[1:]))
 
 
 def _benchmarks(results: Sequence[Result]) -> str:
@@ -67,17 +81,42 @@ def draw_accuracy(results: Sequence[Result]) -> Figure:
 
 def draw_comparison(title: str, curves: Sequence[tuple[str, Sequence[Sequence[float]]]], kind: str) -> bytes:
     """Average accuracy on the tasks seen, after each task, of several methods: (name, a curve for each seed)."""
-    figure = canvas(8.0, 4.6, title)
+    figure = canvas(8.0, 4.6 + 0.12 * max(0, len(curves) - 12), title)
     axes = figure.subplots()
-    shades = mpl.colormaps["viridis"](np.linspace(0, 0.9, len(curves)))
     for number, (name, seeds) in enumerate(curves):
         values = 100 * np.array(seeds)
-        line(axes, values, number, shades[number], f"{name}  {values[:, -1].mean():.1f}")
+        method = name.split(":")[0]
+        label = f"{name}  {values[:, -1].mean():.2f}"
+        if method in METHOD_COLOURS:
+            line(axes, values, number, METHOD_COLOURS[method], label)
+        else:
+            axes.plot(np.arange(1, values.shape[1] + 1), values.mean(0), color=OTHERS, lw=0.8, zorder=1, label=label)
+            axes.lines[-1].set(marker=MARKERS[number % len(MARKERS)], ms=3)
+    errors_to_the_top(axes)
     axes.set(ylabel="average accuracy on tasks seen (%)")
     after_tasks(axes, len(curves[0][1][0]))
     tidy(axes)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return saved(figure, kind)
+
+
+def errors_to_the_top(axes: Axes) -> None:
+    """An axis of accuracy on which halving the error is one distance everywhere, so that the best stay apart."""
+    axes.set_yscale("function", functions=(to_height, to_accuracy))
+    lowest = min(float(np.min(np.asarray(one.get_ydata(), float))) for one in axes.lines)
+    best = max(float(np.max(np.asarray(one.get_ydata(), float))) for one in axes.lines)
+    shown = [tick for tick in TICKS if lowest - 5 <= tick <= max(best, 99.0) + 0.5]
+    axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
+    axes.minorticks_off()
+
+
+def to_height(accuracy: Any) -> Any:
+    """-log of the error, in per cent; 0.01 stands for none."""
+    return -np.log10(np.maximum(100.0 - np.asarray(accuracy, float), 0.01))
+
+
+def to_accuracy(height: Any) -> Any:
+    return 100.0 - 10.0 ** -np.asarray(height, float)
 
 
 def draw_curves(title: str, groups: Sequence[tuple[str, Sequence[Result]]]) -> Figure:

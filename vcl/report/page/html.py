@@ -175,11 +175,12 @@ def _scores(tasks: Sequence[str], scores: Sequence[TaskScores]) -> str:
 def _making(run: Reported) -> str:
     record, config = run.record, run.record["config"]
     settings = "\n".join(f"{k} = {v}" for k, v in {**config["stream"], **config["learner"]}.items())
-    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    versions = ", ".join(f"{name} {number}" for name, number in record.get("versions", {}).items())
     return f"""<h3>How it was made</h3>
-<pre>{escape(record["command"])}</pre>
-<p class="soft">vcl {escape(record["version"])}, {escape(record["created"])}, recipe {escape(config["recipe"])},
-{config["threads"]} thread(s), folder {escape(run.result["run"])}; {escape(versions)}</p>
+<pre>{escape(record.get("command", ""))}</pre>
+<p class="soft">vcl {escape(record["version"])}, {escape(record.get("created", ""))},
+recipe {escape(config["recipe"])}, {config["threads"]} thread(s),
+folder {escape(run.result["run"])}; {escape(versions)}</p>
 <details><summary>All settings</summary><pre>{escape(settings)}</pre></details>"""
 
 

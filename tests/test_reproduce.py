@@ -1,0 +1,112 @@
+"""vcl reproduce: the paper's cells, what counts as run, estimates, and that nothing is lost."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import vcl
+from vcl import runs
+from vcl.cli.app import start
+from vcl.runs import paper, reproduction
+from vcl.runs.paper import OWN, TABLES, Cell
+from vcl.runs.reproduction import accuracy, estimate, kept_results, same, survey
+
+RESULTS = Path(__file__).parent.parent / "results"
+TINY = Cell(
+    "VCL, tiny", "12.3 ± 4", "split-digits", recipe="fast", num_tasks=2, settings={"hidden": (5,), "epochs": 2}
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(paper, "TABLES", {"table1": (TINY,)})
+    monkeypatch.setattr(reproduction, "MEASURED_SECONDS", 0.01)
+    monkeypatch.setattr(runs, "prepare_jax", lambda threads: None)
+    return tmp_path
+
+
+def test_every_cell_of_the_paper_is_a_run_that_can_be_made() -> None:
+    assert [len(table) for table in TABLES.values()] == [6, 23], "six cells, 21 rows and two numbers of the text"
+    for table in TABLES.values():
+        names = [cell.name for cell in table]
+        assert len(set(names)) == len(names)
+        for cell in table:
+            configs = cell.configs()
+            assert len(configs) == cell.seeds
+            assert all(config.threads == 1 for config in configs)
+    assert [cell.settings.get("coreset", 0) for cell in OWN] == [0, 40, 0, 200]
+
+
+def test_a_recipe_asked_for_is_that_of_the_papers_own_results_only() -> None:
+    own, quoted = TABLES["table1"][0], TABLES["table1"][4]
+    assert own.configs(recipe="paper-code")[0].recipe == "paper-code"
+    assert quoted.configs(recipe="paper-code")[0].recipe == "published"
+
+
+def test_results_that_are_kept_count_as_run() -> None:
+    """The two seeds of the paper's recipe in results/ were run before there was a choice of noise."""
+    kept = kept_results(RESULTS)
+    cell = TABLES["table1"][0]
+    found = survey(cell, cell.configs(3), Path("nowhere"), kept)
+    assert [result["seed"] for result in found.results] == [0, 1]
+    assert [config.seed for config in found.missing] == [2]
+
+
+def test_what_makes_results_the_same(tiny: Path) -> None:
+    config = TINY.configs(1)[0]
+    result = runs.run(config, tiny / "runs")
+    assert same(config, result)
+    assert same(replace(config, threads=7), result)
+    assert same(replace(config, learner=replace(config.learner, noise="threefry")), result)
+    assert not same(replace(config, seed=1), result)
+    assert not same(replace(config, learner=replace(config.learner, epochs=3)), result)
+    assert not same(replace(config, stream=vcl.StreamOptions(num_tasks=3)), result)
+
+
+@pytest.mark.parametrize("epochs", [1, 400])
+def test_estimates_grow_with_epochs_and_tasks(tiny: Path, epochs: int) -> None:
+    config = vcl.configure("split-digits", hidden=(5,), epochs=epochs, stream=vcl.StreamOptions(num_tasks=2))
+    seconds = estimate(config)
+    assert seconds > 0
+    assert seconds < 60
+
+
+def test_mean_and_spread_of_seeds() -> None:
+    assert accuracy([]) == "not run"
+    assert accuracy([{"average_accuracy": 0.5}]) == "50.00"  # type: ignore[typeddict-item]
+
+
+def test_what_is_missing_is_run_and_what_was_deleted_comes_back(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", "table1", "--seeds", "1", "--jobs", "1", "--quiet"]
+    start([*command, "--dry-run"])
+    assert "core-hours in all" in capsys.readouterr().err
+    assert not (tiny / "runs").exists(), "a dry run runs nothing"
+    start(command)
+    table = (tiny / "results" / "reproduce" / "table1-paper.md").read_text()
+    assert "| VCL, tiny | 12.3 ± 4 |" in table
+    kept = next((tiny / "results" / "reproduce").glob("*.json"))
+    result = json.loads(kept.read_text())
+    assert f"{100 * result['average_accuracy']:.2f}" in table
+    capsys.readouterr()
+
+    start(command)
+    assert "All of it is there" in capsys.readouterr().err
+    shutil.rmtree(tiny / "runs")
+    start(command)
+    assert "All of it is there" in capsys.readouterr().err, "the kept result counts"
+    kept.unlink()
+    start(command)
+    again = json.loads(kept.read_text())
+    assert again["state_sha256"] == result["state_sha256"]
+
+
+def test_a_name_that_no_row_has(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        start(["reproduce", "table1", "--only", "nothing"])
+    assert "No row" in capsys.readouterr().err

@@ -1,0 +1,228 @@
+"""vcl sweep: grids and searches, on validation data, resumed by the same command, divided over machines."""
+
+import json
+from pathlib import Path
+
+import pytest
+from test_cli import refused, vcl  # noqa: F401
+
+from vcl.errors import VclError
+from vcl.runs import RunFolder, plans, tuning
+from vcl.runs.events import Channel, Evaluated, Said, Silent, from_json
+from vcl.runs.sinks import MLflow, measurements
+from vcl.runs.status import RunStatus
+from vcl.runs.sweep import Pruned
+
+GRID = """
+benchmark = "split-digits"
+method = "finetune"
+seeds = 2
+stream = {num_tasks = 2}
+settings = {hidden = [8], batch_size = 32, epochs = 3}
+[grid]
+learning_rate = [0.0001, 0.01]
+"""
+SEARCH = """
+benchmark = "split-digits"
+method = "finetune"
+stream = {num_tasks = 2}
+settings = {hidden = [8], batch_size = 32}
+[search]
+trials = 4
+sampler = "random"
+pruner = "median"
+[search.space]
+epochs = {low = 1, high = 3}
+learning_rate = {low = 0.0001, high = 0.01, log = true}
+hidden = {choices = [[4], [8]]}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_grid_is_run_in_parts_and_put_together(vcl, write, tmp_path):  # noqa: F811
+    common = ("sweep", write(GRID), "--out", tmp_path / "runs", "--jobs", "1", "--quiet", "--json")
+    for part, expected in (("1/2", [0]), ("2/2", [1])):
+        answer = vcl(*common, "--shard", part)
+        assert answer.code == 0, answer.err
+        wanted = [plans.read_plan(write(GRID)).candidates()[n] for n in expected]
+        assert sorted(map(str, wanted)) == sorted(str(row["settings"]) for row in json.loads(answer.out))
+    results = {path: path.read_bytes() for path in tmp_path.glob("runs/*/result.json")}
+    assert len(results) == 4
+    whole = vcl(*common)
+    rows = json.loads(whole.out)
+    assert {path: path.read_bytes() for path in tmp_path.glob("runs/*/result.json")} == results, "none is made twice"
+    accuracies = [row["accuracy"] for row in rows]
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert rows[0]["settings"] == {"learning_rate": 0.01}
+    assert all(len(row["accuracies"]) == 2 for row in rows)
+    record = RunFolder(next(iter(results)).parent).record
+    assert record["config"]["stream"]["validation"] == 0.1
+    assert "on split-digits, accuracy on validation data" in (tmp_path / "runs" / "mine.md").read_text()
+
+
+def test_a_search_continues_in_its_storage(write, tmp_path):
+    plan = plans.read_plan(write(SEARCH))
+    tried = []
+
+    class Killed(Exception):
+        pass
+
+    def attempt(configs, prune):
+        tried.extend(config.name for config in configs)
+        if len(tried) == 3:
+            raise Killed
+        return [{"average_accuracy": config.learner.learning_rate} for config in configs]
+
+    with pytest.raises(Killed):
+        tuning.search(plan, tmp_path, 1, attempt)
+    found = tuning.search(plan, tmp_path, 1, attempt)
+    assert len(found) == 4
+    assert tried[2] == tried[3], "the trial under way is made again"
+    assert len(set(tried)) == 4
+    best = plans.best_first(found)[0]
+    assert best.accuracy == max(c.settings["learning_rate"] for c in found)
+    assert {type(c.settings["hidden"]) for c in found} == {list}
+    assert tuning.search(plan, tmp_path, 1, attempt) == found
+    assert len(tried) == 5
+
+
+def test_the_pruner_is_asked_after_each_task(write, tmp_path):
+    plan = plans.read_plan(write(SEARCH.replace("trials = 4", "trials = 7")))
+    asked = []
+
+    def attempt(configs, prune):
+        accuracy = 0.9 if len(asked) < 6 else 0.1
+        answers = [prune(0, RunStatus("running", scored=n, accuracies=(accuracy,))) for n in (1, 1, 2)]
+        asked.append(answers)
+        return [Pruned("early")] if any(answers) else [{"average_accuracy": accuracy}]
+
+    found = tuning.search(plan, tmp_path, 1, attempt)
+    assert asked[:6] == [[False] * 3] * 6
+    assert any(asked[6])
+    assert [c.note for c in found] == [""] * 6 + ["PRUNED"]
+
+
+def test_a_search_by_the_command_line_makes_real_runs(vcl, write, tmp_path):  # noqa: F811
+    text = SEARCH.replace("trials = 4", "trials = 2").replace('"median"', '"none"')
+    arguments = ("sweep", write(text), "--out", tmp_path / "runs", "--jobs", "1", "--quiet", "--json")
+    answer = vcl(*arguments)
+    assert answer.code == 0, answer.err
+    rows = json.loads(answer.out)
+    assert len(rows) == 2
+    found = {RunFolder(path.parent).result["average_accuracy"] for path in tmp_path.glob("runs/*/result.json")}
+    assert {row["accuracy"] for row in rows} == found
+    refused(vcl(*arguments, "--shard", "1/2"), "--shard divides a grid")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("benchmark = 3", "needs a benchmark"),
+        ("benchmark = 'split-digits'", "either a [grid] or a [search]"),
+        ("benchmark = 'split-digit'\n[grid]\nepochs = [1]", "Did you mean 'split-digits'"),
+        ("benchmark = 'split-digits'\ngird = 1", "Did you mean 'grid'"),
+        ("benchmark = 'split-digits'\n[grid]\nepoch = [1]", "Did you mean 'epochs'"),
+        ("benchmark = 'split-digits'\n[grid]\nepochs = 1", "must be a list"),
+        ("benchmark = 'split-digits'\n[grid]\nepochs = [1, -1]", "--epochs must be above 0"),
+        ("benchmark = 'split-digits'\nseeds = 0\n[grid]\nepochs = [1]", "seeds"),
+        ("benchmark = 'split-digits'\nstream = 3\n[grid]\nepochs = [1]", "[stream]"),
+        ("benchmark = 'split-digits'\nstream = {validation = 0.0}\n[grid]\nepochs = [1]", "validation above 0"),
+        ("benchmark = 'split-digits'\n[search]\ntrials = 0", "trials"),
+        ("benchmark = 'split-digits'\n[search]\ntrials = 1", "[search.space]"),
+        ("benchmark = 'split-digits'\n[search]\ntrials = 1\nspace = {epochs = {low = 1}}", "low = ... and high"),
+        (
+            "benchmark = 'split-digits'\n[search]\ntrials = 1\nsampler = 'x'\nspace = {epochs = {choices = [1]}}",
+            "sampler",
+        ),
+        ("benchmark = ", "cannot be read as TOML"),
+        ("x = " + "[" * 20_000, "cannot be read as TOML"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(vcl, write, tmp_path, text, words):  # noqa: F811
+    refused(vcl("sweep", write(text), "--out", tmp_path / "runs"), words)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("part", ["3/2", "0/2", "1", "a/b", "1/2/3"])
+def test_a_part_that_is_none_is_refused(part):
+    with pytest.raises(VclError, match="--shard"):
+        plans.shard([{}], part)
+
+
+# Sinks
+
+SCORES = {
+    "accuracy": 0.75,
+    "log_likelihood": -0.5,
+    "calibration_error": 0.0,
+    "total_entropy": 0.1,
+    "aleatoric_entropy": 0.1,
+}
+
+
+def test_a_sink_that_fails_is_reported_and_the_others_go_on():
+    class Broken(Silent):
+        def receive(self, event):
+            raise RuntimeError("no network")
+
+    heard = []
+
+    class Good(Silent):
+        def receive(self, event):
+            heard.append(event)
+
+    channel = Channel([Broken(), Good()])
+    event = Evaluated(0, 0, True, [SCORES])
+    for _ in range(2):
+        channel.receive(event)
+    said = [e for e in heard if isinstance(e, Said)]
+    assert [e for e in heard if e == event] == [event, event]
+    assert len(said) == 1
+    assert said[0].urgent
+    assert "Broken failed" in said[0].message
+    assert "no network" in said[0].message
+
+
+def test_trackers_get_every_measurement():
+    class Client:
+        def __init__(self):
+            self.logged = []
+
+        def log_metric(self, run_id, name, value, *, step):
+            self.logged.append((run_id, name, value, step))
+
+    client = Client()
+    MLflow(client, "run-1").receive(Evaluated(1, 1, True, [SCORES, {**SCORES, "accuracy": 0.25}, SCORES]))
+    assert ("run-1", "accuracy/task-2", 0.25, 2) in client.logged
+    assert ("run-1", "accuracy/average", 0.5, 2) in client.logged
+    assert not any("task-3" in name for _, name, _, _ in client.logged), "it is not learnt yet"
+
+
+def test_tensorboard_files_have_what_the_store_has(vcl, tmp_path):  # noqa: F811
+    from tensorboardX.proto.event_pb2 import Event
+
+    arguments = ("run", "split-digits", "--method", "finetune", "--epochs", "3", "--num-tasks", "2", "--hidden", "8")
+    answer = vcl(*arguments, "--out", tmp_path / "runs", "--tensorboard", tmp_path / "board", "--json")
+    assert answer.code == 0, answer.err
+    (folder,) = (tmp_path / "runs").iterdir()
+    (file,) = (tmp_path / "board" / folder.name).iterdir()
+    found, contents = {}, file.read_bytes()
+    while contents:
+        size = int.from_bytes(contents[:8], "little")
+        event = Event.FromString(contents[12 : 12 + size])
+        contents = contents[16 + size :]
+        found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    expected = {}
+    for line in RunFolder(folder).events():
+        expected |= {(name, step): value for name, value, step in measurements(from_json(line))}
+    assert found.keys() == expected.keys()
+    assert found == pytest.approx(expected)

@@ -1,0 +1,171 @@
+"""Whether a stored run's uncertainty can be trusted: calibration, selective prediction, inputs from outside."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from vcl import learning
+from vcl.benchmarks import STREAMS, build
+from vcl.core import Stream
+from vcl.errors import VclError
+from vcl.evaluation import (
+    Prediction,
+    Reliability,
+    area_under_risk,
+    auroc,
+    brier_score,
+    expected_calibration_error,
+    reliability,
+    risk_at_coverage,
+)
+from vcl.runs.stored import StoredRun
+
+COVERAGES = (0.8, 0.9, 0.95)
+MOST = 2000
+"""Most inputs of each kind and task."""
+OTHER = {"split-mnist": "split-fashion", "permuted-mnist": "permuted-fashion"}
+OTHER |= {theirs: ours for ours, theirs in OTHER.items()}
+"""Benchmarks whose images are of the same size, but show other things."""
+
+
+class Detection(NamedTuple):
+    """Area under the ROC curve of telling inputs from outside by their entropy; mean over tasks."""
+
+    total: float
+    epistemic: float
+
+
+class Report(NamedTuple):
+    """Means over all tasks, after the last one."""
+
+    accuracy: float
+    negative_log_likelihood: float
+    brier_score: float
+    calibration_error: float
+    risk: dict[float, float]
+    """The part of wrong answers among the most certain ones, by the part that is answered."""
+    area_under_risk: float
+    outside: dict[str, Detection]
+    reliability: Reliability
+    """Over the examples of all tasks."""
+
+
+def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
+    """Measure a complete run's uncertainty on its test data, and on inputs from outside.
+
+    Inputs from outside are images of another data set where there is one of the same size, uniform noise, and what
+    the task has not seen: the other tasks' classes, or a further permutation.
+
+    Examples
+    --------
+    >>> import vcl
+    >>> _ = vcl.run(config := vcl.configure("split-digits", epochs=2, stream=vcl.StreamOptions(num_tasks=2)))
+    >>> report = uncertainty(vcl.StoredRun.open(f"runs/{config.name}"))
+    >>> sorted(report.outside)
+    ['noise', 'unseen']
+    """
+    _ = run.result
+    stream, snapshot = run.stream(data_dir), run.snapshot()
+    others = outsiders(run, stream, data_dir)
+    tasks = range(stream.spec.num_tasks)
+    found, labels = [], []
+    detected: dict[str, list[Detection]] = {name: [] for name in others}
+    for number in tasks:
+        examples, task = stream.test(number), stream.spec.task(number)
+        prediction = learning.predict(snapshot, task, examples.inputs)
+        found.append(prediction)
+        labels.append(examples.labels)
+        for name, inputs in others.items():
+            outside = learning.predict(snapshot, task, inputs[number])
+            detected[name].append(Detection(*(auroc(a, b) for a, b in entropies(prediction, outside))))
+    correct = [p.classes == y for p, y in zip(found, labels, strict=True)]
+    doubts = [1.0 - p.probabilities.max(axis=1) for p in found]
+    pairs = list(zip(doubts, correct, strict=True))
+    return Report(
+        accuracy=mean(float(np.mean(c)) for c in correct),
+        negative_log_likelihood=-mean(
+            float(np.mean(p.log_probs[np.arange(len(y)), y])) for p, y in zip(found, labels, strict=True)
+        ),
+        brier_score=mean(brier_score(p.probabilities, y) for p, y in zip(found, labels, strict=True)),
+        calibration_error=mean(
+            expected_calibration_error(p.probabilities, y) for p, y in zip(found, labels, strict=True)
+        ),
+        risk={c: mean(risk_at_coverage(doubt, right, c) for doubt, right in pairs) for c in COVERAGES},
+        area_under_risk=mean(area_under_risk(doubt, right) for doubt, right in pairs),
+        outside={
+            name: Detection(mean(d.total for d in values), mean(d.epistemic for d in values))
+            for name, values in detected.items()
+        },
+        reliability=reliability(np.concatenate([p.probabilities for p in found]), np.concatenate(labels)),
+    )
+
+
+def entropies(
+    inside: Prediction, outside: Prediction
+) -> Sequence[tuple[Float[np.ndarray, "n"], Float[np.ndarray, "m"]]]:
+    """Total and epistemic, of both."""
+    return [
+        (inside.total_entropy, outside.total_entropy),
+        (inside.epistemic_entropy, outside.epistemic_entropy),
+    ]
+
+
+def outsiders(run: StoredRun, stream: Stream, data_dir: Path | None) -> dict[str, list[Shaped[np.ndarray, "n d"]]]:
+    """Inputs that the run has not seen the like of, by kind, for each task."""
+    tasks = range(stream.spec.num_tasks)
+    kinds = {"noise": [noise(stream, run.config.seed, t) for t in tasks]}
+    options = run.config.stream
+    if (name := OTHER.get(run.config.benchmark)) is not None:
+        other = build(name, options, run.config.seed, data_dir)
+        kinds[STREAMS[name].dataset] = [other.test(t).inputs[:MOST] for t in tasks]
+    if STREAMS[run.config.benchmark].family == "permuted":
+        further = build(run.config.benchmark, replace(options, num_tasks=len(tasks) + 1), run.config.seed, data_dir)
+        kinds["unseen"] = [further.test(len(tasks)).inputs[:MOST]] * len(tasks)
+    elif stream.spec.num_heads > 1:
+        rest = [np.concatenate([stream.test(t).inputs for t in tasks if t != this]) for this in tasks]
+        kinds["unseen"] = [np.random.default_rng(t).permutation(inputs)[:MOST] for t, inputs in enumerate(rest)]
+    return kinds
+
+
+def noise(stream: Stream, seed: int, task: int) -> Shaped[np.ndarray, "n d"]:
+    """Every pixel uniform between the smallest and the largest there is."""
+    inputs = stream.test(task).inputs
+    key = jax.random.fold_in(jax.random.key(seed), task)
+    drawn = np.asarray(jax.random.uniform(key, (min(MOST, len(inputs)), inputs.shape[1])))
+    low, high = float(inputs.min()), float(inputs.max())
+    return (low + (high - low) * drawn).astype(inputs.dtype)
+
+
+def averaged(reports: Sequence[Report]) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation over runs, which must have the same inputs from outside."""
+    if not reports:
+        raise VclError("There are no runs to average.")
+    columns = [flat(report) for report in reports]
+    if any(column.keys() != columns[0].keys() for column in columns):
+        raise VclError("These runs are of different benchmarks. Give runs of one benchmark.")
+    return {
+        name: (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
+        for name in columns[0]
+        for values in [[column[name] for column in columns]]
+    }
+
+
+def flat(report: Report) -> dict[str, float]:
+    """All single numbers of a report, by name."""
+    numbers = {
+        "accuracy": report.accuracy,
+        "negative_log_likelihood": report.negative_log_likelihood,
+        "brier_score": report.brier_score,
+        "calibration_error": report.calibration_error,
+        **{f"risk_at_{round(100 * c)}": r for c, r in report.risk.items()},
+        "area_under_risk": report.area_under_risk,
+    }
+    for name, found in report.outside.items():
+        numbers |= {f"auroc_{name}_total": found.total, f"auroc_{name}_epistemic": found.epistemic}
+    return numbers

@@ -1,0 +1,211 @@
+"""Batches of data from files: CSV, Parquet, NumPy arrays, folders of images by class."""
+
+import csv
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from vcl.errors import VclError
+from vcl.inputs import Label
+
+MISSING = {"", "na", "n/a", "nan", "null", "none"}
+USUAL_LABELS = ("label", "target", "class", "y")
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
+
+Columns = dict[str, np.ndarray]
+"""float64 with NaN for missing numbers, or objects: strings, with None for missing ones."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one file holds: named columns or pixels, and a label for each example where there are labels."""
+
+    source: str
+    columns: Columns | None
+    pixels: np.ndarray | None
+    labels: list[Label] | None
+    label: str | None = None
+    """The name of the column with the labels."""
+
+    @property
+    def size(self) -> int:
+        if self.pixels is not None:
+            return len(self.pixels)
+        return len(next(iter((self.columns or {}).values()), ()))
+
+
+def read(path: Path, label: str | None = None, *, ignore: Sequence[str] = (), labelled: bool = True) -> Batch:
+    """One batch of data. `label` is the column with the labels; to predict (`labelled=False`) none is needed."""
+    if not path.exists():
+        raise VclError(f"There is no file or folder {path}.")
+    if path.is_dir():
+        return read_pictures(path)
+    readers: dict[str, Callable[[Path], tuple[Columns | np.ndarray, Any]]] = {
+        ".csv": read_csv,
+        ".parquet": read_parquet,
+        ".npz": read_npz,
+        ".npy": read_npy,
+    }
+    if path.suffix.lower() not in readers:
+        raise VclError(
+            f"{path} ends in {path.suffix or 'nothing'}, which is not known. Give a file that ends in "
+            f"{', '.join(readers)}, or a folder with one folder of images for each class."
+        )
+    content, labels = readers[path.suffix.lower()](path)
+    if isinstance(content, np.ndarray):
+        if labelled and labels is None:
+            raise VclError(
+                f"{path} has no labels. Put them into an array y of the .npz file, or beside a .npy file into "
+                f"{path.stem}-labels.npy."
+            )
+        if labels is not None and len(labels) != len(content):
+            raise VclError(f"{path} has {len(content)} examples and {len(labels)} labels; they must be as many.")
+        as_list = None if labels is None else as_labels(np.asarray(labels).tolist(), path)
+        if content.dtype == np.uint8 or content.ndim > 2:
+            return Batch(str(path), None, content, as_list)
+        numbers = {f"x{i + 1}": content[:, i].astype(np.float64) for i in range(content.shape[1])}
+        return Batch(str(path), numbers, None, as_list)
+    content = {name: column for name, column in content.items() if name not in ignore}
+    name = label_column(path, list(content), label, labelled)
+    values = content.pop(name, None) if name else None
+    if not content:
+        raise VclError(f"{path} has no columns beside the labels, so there is nothing to predict them from.")
+    if not len(next(iter(content.values()))):
+        raise VclError(f"{path} holds no examples.")
+    return Batch(str(path), content, None, None if values is None else as_labels(values.tolist(), path), name)
+
+
+def label_column(path: Path, names: list[str], label: str | None, labelled: bool) -> str | None:
+    """The column with the labels: the one that is named, or one with a usual name."""
+    if label is not None:
+        if label not in names and labelled:
+            raise VclError(f"{path} has no column {label!r}. Its columns: {', '.join(names)}.")
+        return label
+    found = [name for name in names if name.lower() in USUAL_LABELS]
+    if len(found) == 1 or not labelled:
+        return found[0] if found else None
+    raise VclError(
+        f"Which column of {path} holds the labels? Say so with --label COLUMN. Its columns: {', '.join(names)}."
+    )
+
+
+def as_labels(values: list[Any], path: Path) -> list[Label]:
+    """Labels as whole numbers where all are; otherwise as they are."""
+    for number, value in enumerate(values):
+        if value is None or value != value:  # noqa: PLR0124
+            raise VclError(f"Example {number + 1} of {path} has no label. Remove it, or give it one.")
+    if all(isinstance(value, float) and value.is_integer() for value in values):
+        return [int(value) for value in values]
+    return values
+
+
+def read_csv(path: Path) -> tuple[Columns, None]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = list(csv.reader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise VclError(f"{path} could not be read as a CSV file: {error}. Save it as CSV in UTF-8.") from None
+    if not rows:
+        raise VclError(f"{path} is empty. Its first line must name the columns.")
+    names, body = [name.strip() for name in rows[0]], [row for row in rows[1:] if row]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise VclError(f"{path} has two columns named {sorted(twice)[0]!r}. Rename one.")
+    if wrong := [number for number, row in enumerate(body, start=2) if len(row) != len(names)]:
+        raise VclError(
+            f"Line {wrong[0]} of {path} has {len(body[wrong[0] - 2])} fields, but the first line names "
+            f"{len(names)}. Fields with commas need quotes."
+        )
+    columns = zip(*body, strict=True) if body else ([] for _ in names)
+    return {name: typed(list(column)) for name, column in zip(names, columns, strict=True)}, None
+
+
+def typed(values: list[Any]) -> np.ndarray:
+    """A column of numbers where all that is there is a number, else of strings."""
+    found = [None if value is None or str(value).strip().lower() in MISSING else value for value in values]
+    try:
+        return np.array([np.nan if value is None else float(value) for value in found], np.float64)
+    except (TypeError, ValueError):
+        column = np.empty(len(found), object)
+        column[:] = [None if value is None else str(value).strip() for value in found]
+        return column
+
+
+def read_parquet(path: Path) -> tuple[Columns, None]:
+    try:
+        from pyarrow import ArrowInvalid, parquet
+    except ImportError:
+        raise VclError("Parquet files need pyarrow: pip install 'vcl[parquet]'. Or save the table as CSV.") from None
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ArrowInvalid) as error:
+        raise VclError(f"{path} could not be read as a Parquet file: {error}.") from None
+    return {name: typed(table.column(name).to_pylist()) for name in table.column_names}, None
+
+
+def read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    arrays = load_numpy(path)
+    if not isinstance(arrays, np.lib.npyio.NpzFile) or "x" not in arrays:
+        raise VclError(f"{path} must hold an array x with the examples, and y with their labels.")
+    return checked(arrays["x"], path), arrays.get("y")
+
+
+def read_npy(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
+    beside = path.with_name(f"{path.stem}-labels.npy")
+    return checked(load_numpy(path), path), load_numpy(beside) if beside.exists() else None
+
+
+def load_numpy(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise VclError(f"{path} could not be read: {error}. Save arrays of numbers or strings with NumPy.") from None
+
+
+def checked(array: np.ndarray, path: Path) -> np.ndarray:
+    if array.ndim < 2 or not len(array):
+        raise VclError(f"The examples in {path} have shape {array.shape}, but must be (examples, features …).")
+    return array
+
+
+def read_pictures(path: Path) -> Batch:
+    """A folder with one folder of images for each class; or images alone, without labels."""
+    from PIL import Image, UnidentifiedImageError
+
+    folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
+    found: list[tuple[Path, str | None]] = [(file, folder.name) for folder in folders for file in pictures(folder)]
+    found = found or [(file, None) for file in pictures(path)]
+    if not found:
+        raise VclError(f"{path} has no images: it must hold one folder of images for each class.")
+    arrays: list[np.ndarray] = []
+    for file, _ in found:
+        try:
+            with Image.open(file) as image:
+                pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA", "I;16") else "RGB"))
+        except (OSError, UnidentifiedImageError) as error:
+            raise VclError(f"{file} could not be read as an image: {error}.") from None
+        arrays.append(pixels if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0))
+        if arrays[-1].shape != arrays[0].shape:
+            raise VclError(
+                f"{file} has shape {arrays[-1].shape}, but {found[0][0]} has {arrays[0].shape}. Bring all images to "
+                "one size, all grey or all in colour."
+            )
+    labels: list[Label] = [name for _, name in found if name is not None]
+    return Batch(str(path), None, np.stack(arrays), labels or None)
+
+
+def pictures(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of a file, or of all images in a folder with their names."""
+    checksum = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
+        checksum.update(b"" if path.is_file() else str(file.relative_to(path)).encode())
+        checksum.update(file.read_bytes())
+    return checksum.hexdigest()

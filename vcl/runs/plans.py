@@ -1,0 +1,208 @@
+"""A sweep as a file: which benchmark and method, what is fixed, and what is varied.
+
+    benchmark = "split-digits"
+    method = "vcl"
+    seeds = 2
+
+    [settings]
+    epochs = 20
+
+    [grid]
+    learning_rate = [0.001, 0.003]
+    hidden = [[50], [100]]
+
+In place of [grid], [search] lets Optuna choose: `trials`, `sampler`, `pruner`, and a [search.space] in which each
+setting has `choices`, or `low` and `high` (with `log = true` or a `step`).
+"""
+
+import itertools
+import json
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from vcl.benchmarks import StreamOptions
+from vcl.errors import VclError, choose
+from vcl.files import read_regular
+from vcl.runs.config import RunConfig, configure
+from vcl.runs.results import Result
+
+VALIDATION = 0.1
+MOST_CANDIDATES = 10_000
+KEYS = ("benchmark", "method", "recipe", "seeds", "first_seed", "threads", "stream", "settings", "grid", "search")
+SEARCH_KEYS = ("trials", "sampler", "pruner", "seed", "space")
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Search:
+    """What Optuna is asked to do."""
+
+    trials: int
+    space: dict[str, dict[str, Any]]
+    sampler: str = "tpe"
+    pruner: str = "none"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep: candidates are compared by their average accuracy on validation data, over all seeds."""
+
+    name: str
+    benchmark: str
+    method: str = "vcl"
+    recipe: str | None = None
+    seeds: int = 1
+    first_seed: int = 0
+    threads: int = 1
+    stream: StreamOptions = field(default_factory=lambda: StreamOptions(validation=VALIDATION))
+    settings: Settings = field(default_factory=dict)
+    grid: dict[str, list[Any]] = field(default_factory=dict)
+    search: Search | None = None
+
+    def candidates(self) -> list[Settings]:
+        """Every combination of the grid."""
+        return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+
+    def configs(self, candidate: Settings) -> list[RunConfig]:
+        """The runs of a candidate: one for each seed."""
+        return [
+            configure(
+                self.benchmark,
+                self.method,
+                recipe=self.recipe,
+                seed=self.first_seed + number,
+                threads=self.threads,
+                stream=self.stream,
+                **{**self.settings, **candidate},
+            )
+            for number in range(self.seeds)
+        ]
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a TOML file, or an error that says what is wrong with it."""
+    try:
+        document = tomllib.loads(read_regular(path).decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise VclError(f"{path} cannot be read as TOML: {error}.") from None
+    return plan_from(document, path.stem)
+
+
+def plan_from(document: dict[str, Any], name: str) -> Plan:
+    """A plan from what its file says.
+
+    >>> plan = plan_from({"benchmark": "split-digits", "grid": {"epochs": [1, 2]}}, "mine")
+    >>> plan.candidates()
+    [{'epochs': 1}, {'epochs': 2}]
+    """
+    for key in document:
+        choose("entry of a sweep's file", key, KEYS)
+    if not isinstance(document.get("benchmark"), str):
+        raise VclError('A sweep needs a benchmark: benchmark = "split-mnist".')
+    if ("grid" in document) == ("search" in document):
+        raise VclError("A sweep needs either a [grid] or a [search].")
+    for key in ("stream", "settings", "grid", "search"):
+        if not isinstance(document.get(key, {}), dict):
+            raise VclError(f"[{key}] must be a table of names and values.")
+    for key, least in (("seeds", 1), ("first_seed", 0), ("threads", 1)):
+        value = document.get(key, least)
+        if type(value) is not int or not least <= value <= MOST_CANDIDATES:
+            raise VclError(f"{key} must be a whole number of at least {least}, but it is {value!r}.")
+    for varied, values in document.get("grid", {}).items():
+        if not isinstance(values, list) or not values:
+            raise VclError(f"[grid] {varied} must be a list of values, but it is {values!r}.")
+    options = document.get("stream", {})
+    for option in options:
+        choose("option of [stream]", option, [f.name for f in fields(StreamOptions)])
+    given = {key: value for key, value in document.items() if key not in ("stream", "search")}
+    search = search_from(document["search"]) if "search" in document else None
+    plan = Plan(name, **given, stream=StreamOptions(**{"validation": VALIDATION, **options}), search=search)
+    if not plan.stream.validation:
+        raise VclError("Settings are chosen on validation data: leave [stream] validation above 0.")
+    check_grid(plan)
+    return plan
+
+
+def check_grid(plan: Plan) -> None:
+    """Refuse a grid whose candidates are not sound, before any of them is run."""
+    count = math.prod(map(len, plan.grid.values()))
+    if count * plan.seeds > MOST_CANDIDATES:
+        raise VclError(f"The grid has {count} candidates and {plan.seeds} seeds, more than {MOST_CANDIDATES} runs.")
+    for candidate in plan.candidates() if plan.grid else ():
+        plan.configs(candidate)
+
+
+def search_from(table: dict[str, Any]) -> Search:
+    """The table [search]."""
+    for key in table:
+        choose("entry of [search]", key, SEARCH_KEYS)
+    trials, space = table.get("trials"), table.get("space")
+    if type(trials) is not int or not 1 <= trials <= MOST_CANDIDATES:
+        raise VclError(f"[search] trials must be a number from 1 to {MOST_CANDIDATES}, but it is {trials!r}.")
+    if not isinstance(space, dict) or not space:
+        raise VclError("[search.space] must name at least one setting.")
+    for name, values in space.items():
+        bounded = isinstance(values, dict) and all(type(values.get(end)) in (int, float) for end in ("low", "high"))
+        if not bounded and not (isinstance(values, dict) and isinstance(values.get("choices"), list)):
+            raise VclError(f"[search.space] {name} needs choices = [...], or low = ... and high = ...")
+    choose("sampler", table.get("sampler", "tpe"), ("tpe", "random"))
+    choose("pruner", table.get("pruner", "none"), ("none", "median", "hyperband"))
+    return Search(**table)
+
+
+def shard(candidates: list[Settings], part: str | None) -> list[Settings]:
+    """The candidates of one of several machines: part "2/3" is the second of three.
+
+    >>> shard([{"epochs": 1}, {"epochs": 2}, {"epochs": 3}], "2/2")
+    [{'epochs': 2}]
+    """
+    if part is None:
+        return candidates
+    first, _, of = part.partition("/")
+    if not (first.isdecimal() and of.isdecimal() and 1 <= int(first) <= int(of)):
+        raise VclError(f"--shard is a part such as 2/3, the second of three, but it is {part!r}.")
+    return candidates[int(first) - 1 :: int(of)]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings that were tried, and the average accuracy of each seed on validation data."""
+
+    settings: Settings
+    accuracies: tuple[float, ...]
+    note: str = ""
+    """Why there are no accuracies."""
+
+    @property
+    def accuracy(self) -> float | None:
+        return mean(self.accuracies) if self.accuracies else None
+
+
+def best_first(candidates: Iterable[Candidate]) -> list[Candidate]:
+    return sorted(candidates, key=lambda c: -1.0 if c.accuracy is None else c.accuracy, reverse=True)
+
+
+def judged(settings: Settings, outcomes: Iterable[Result | VclError]) -> Candidate:
+    """A candidate with what its runs came to."""
+    found = list(outcomes)
+    failures = [outcome for outcome in found if isinstance(outcome, VclError)]
+    if failures:
+        return Candidate(settings, (), str(failures[0]))
+    return Candidate(settings, tuple(r["average_accuracy"] for r in found if not isinstance(r, VclError)))
+
+
+def as_markdown(plan: Plan, candidates: Iterable[Candidate]) -> str:
+    """The candidates as a table, best first."""
+    lines = [f"# {plan.name}: {plan.method} on {plan.benchmark}, accuracy on validation data", ""]
+    lines += ["| settings | accuracy (%) | seeds |", "|---|---|---|"]
+    for c in best_first(candidates):
+        accuracy = c.note or ("–" if c.accuracy is None else f"{100 * c.accuracy:.2f}")
+        lines.append(f"| `{json.dumps(c.settings)}` | {accuracy} | {len(c.accuracies)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,171 @@
+"""From the paper's cells to ours: what is there already, how long the rest takes, and the tables."""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from vcl import learning
+from vcl.benchmarks import build
+from vcl.errors import VclError
+from vcl.files import write_atomically, writing
+from vcl.methods import settings_of
+from vcl.runs.config import RunConfig
+from vcl.runs.folder import RunFolder
+from vcl.runs.legacy import remake
+from vcl.runs.paper import Cell
+from vcl.runs.results import Result
+from vcl.training import Fitter, NoRecorder
+
+MEASURED_SECONDS = 2.0
+"""For how long a run is timed, after it is compiled."""
+WITHOUT_EFFECT = ("noise",)
+"""Settings by which results may differ and still count as the same: accuracies agree within the spread of seeds."""
+
+
+@dataclass
+class Reproduction:
+    """A cell of the paper with our runs, those that are complete and those that are missing."""
+
+    cell: Cell
+    configs: list[RunConfig]
+    results: list[Result] = field(default_factory=list)
+    missing: list[RunConfig] = field(default_factory=list)
+
+
+def survey(cell: Cell, configs: list[RunConfig], root: Path, kept: Sequence[Result] = ()) -> Reproduction:
+    """Which runs of a cell are complete, in run folders below `root` or among `kept` results."""
+    found = Reproduction(cell, configs)
+    for config in configs:
+        result = in_folder(config, root) or next((r for r in kept if same(config, r)), None)
+        if result is None:
+            found.missing.append(config)
+        else:
+            found.results.append(result)
+    return found
+
+
+def in_folder(config: RunConfig, root: Path) -> Result | None:
+    path = root / config.name
+    return RunFolder.open(path).result if (path / "result.json").exists() else None
+
+
+def kept_results(folder: Path) -> list[Result]:
+    """All results in JSON files below a folder: single ones, and those that `vcl show --json` put together."""
+    documents: list[Any] = [json.loads(path.read_text()) for path in sorted(folder.rglob("*.json"))]
+    listed: list[Any] = []
+    for document in documents:
+        listed += document.get("runs", [document]) if isinstance(document, dict) else []
+    return [one for one in listed if "accuracy_matrix" in one and "config" in one]
+
+
+def same(config: RunConfig, result: Result) -> bool:
+    """Whether a result is of this configuration, but for the number of threads and the generator of noise."""
+    if (config.benchmark, config.method, config.seed) != (result["benchmark"], result["method"], result["seed"]):
+        return False
+    stream = result["config"]["stream"]
+    if any(stream.get(name, value) != value for name, value in config.settings["stream"].items()):
+        return False
+    try:
+        learner = settings_of(remake({"method": result["method"], "settings": result["config"]["learner"]}))
+    except VclError:
+        return False  # of an earlier version, with settings that this one does not have
+    wanted = settings_of(config.learner)
+    return all(learner[name] == value for name, value in wanted.items() if name not in WITHOUT_EFFECT)
+
+
+class EnoughMeasured(Exception):
+    """Ends a fit that is only timed."""
+
+
+@dataclass
+class Stopwatch(NoRecorder):
+    """Times epochs, and ends the fit when it knows enough."""
+
+    moments: list[tuple[int, float]] = field(default_factory=list)
+    """The number of epochs done, and the time; compilation is over at the first."""
+
+    def advance(self, phase: str, epoch: int, epochs: int, history: Float[np.ndarray, "epochs"]) -> None:
+        if not self.moments or epoch > self.moments[-1][0]:
+            self.moments.append((epoch, time.process_time()))
+        if len(self.moments) > 1 and self.moments[-1][1] - self.moments[0][1] > MEASURED_SECONDS:
+            raise EnoughMeasured
+
+    def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None: ...
+
+    def seconds_per_epoch(self, whole: float) -> float:
+        """`whole` is the time of all, for fits of a single call."""
+        if len(self.moments) < 2:
+            return whole / max(epoch for epoch, _ in self.moments or [(1, 0.0)])
+        (first, began), (last, ended) = self.moments[0], self.moments[-1]
+        return (ended - began) / (last - first)
+
+
+def estimate(config: RunConfig, data_dir: Path | None = None) -> float:
+    """Seconds that a run will take on one core of its own, from the first epochs of its first task.
+
+    Measured on the processor, so that other work on the machine does not count. Work outside the training loop (a
+    Fisher information, coresets, tests) and costs that grow with the number of tasks are not in it.
+    """
+    stream = build(config.benchmark, config.stream, config.seed, data_dir)
+    start = learning.begin(config.learner, stream.spec, config.seed)
+    watch = Stopwatch()
+    began = time.process_time()
+    with contextlib.suppress(EnoughMeasured):
+        learning.observe(start, stream.task(0), stream.train(0), Fitter(watch))
+    per_epoch = watch.seconds_per_epoch(time.process_time() - began)
+    tasks = len(stream.stages)
+    passes = tasks * (tasks + 1) / 2 if config.learner.joint else tasks
+    return per_epoch * settings_of(config.learner)["epochs"] * passes
+
+
+def keep(result: Result, folder: Path) -> None:
+    """Write a result as JSON where `kept_results` finds it."""
+    path = folder / f"{result['run']}.json"
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
+
+
+def accuracy(results: Sequence[Result]) -> str:
+    """Mean ± standard deviation of the final average accuracy, in per cent.
+
+    >>> accuracy([{"average_accuracy": 0.9}, {"average_accuracy": 0.92}])
+    '91.00 ± 1.41'
+    """
+    values = [100.0 * result["average_accuracy"] for result in results]
+    if not values:
+        return "not run"
+    return f"{mean(values):.2f} ± {stdev(values):.2f}" if len(values) > 1 else f"{values[0]:.2f}"
+
+
+def markdown(found: Iterable[Reproduction]) -> str:
+    """A table of the paper beside ours."""
+    lines = ["| | paper (%) | ours (%) | seeds | recipe | note |", "| --- | ---: | ---: | ---: | --- | --- |"]
+    for one in found:
+        cells = [one.cell.name, one.cell.paper, accuracy(one.results), str(len(one.results))]
+        lines.append(f"| {' | '.join([*cells, one.configs[0].recipe, one.cell.note])} |")
+    return "\n".join(lines) + "\n"
+
+
+def as_json(found: Iterable[Reproduction]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "name": one.cell.name,
+            "paper": one.cell.paper,
+            "average_accuracy": [result["average_accuracy"] for result in one.results],
+            "seeds": [result["seed"] for result in one.results],
+            "missing": [config.name for config in one.missing],
+            "recipe": one.configs[0].recipe,
+            "note": one.cell.note,
+        }
+        for one in found
+    ]

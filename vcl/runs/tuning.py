@@ -1,0 +1,144 @@
+"""Settings chosen by Optuna: its sampler, its pruner and its storage; the runs are made like those of any sweep."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vcl.errors import VclError
+from vcl.files import writing
+from vcl.runs.config import RunConfig
+from vcl.runs.plans import Candidate, Plan, Search, Settings, judged
+from vcl.runs.status import RunStatus
+from vcl.runs.sweep import Outcome, Prune, Pruned
+
+Attempt = Callable[[Sequence[RunConfig], Prune], list[Outcome]]
+"""Makes runs, and stops those of which the second argument says so."""
+
+
+def search(plan: Plan, root: Path, at_once: int, attempt: Attempt) -> list[Candidate]:
+    """Try as many settings as the plan has trials, so many of them at once; an interrupted search continues.
+
+    A trial that was under way is found in the storage, and its runs in the store.
+    """
+    optuna = imported()
+    wanted = plan.search or Search(0, {})
+    study = open_study(plan, wanted, root)
+    while True:
+        trials = study.get_trials(deepcopy=False)
+        running = [t for t in trials if t.state == optuna.trial.TrialState.RUNNING]
+        missing = min(at_once, wanted.trials - (len(trials) - len(running))) - len(running)
+        batch = running + [ask(study, wanted.space) for _ in range(max(0, missing))]
+        if not batch:
+            break
+        try_out(plan, study, batch[:at_once], attempt)
+    return [told(trial) for trial in study.get_trials(deepcopy=False)]
+
+
+def try_out(plan: Plan, study: Any, batch: Sequence[Any], attempt: Attempt) -> None:
+    """Make the runs of some trials, and tell the study what they came to."""
+    optuna = imported()
+    configs: list[RunConfig] = []
+    owners: list[Any] = []
+    for trial in batch:
+        try:
+            own = plan.configs(settings_of(trial))
+        except VclError as error:
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            study.set_user_attr(f"trial {trial.number}", str(error))
+            continue
+        configs += own
+        owners += [trial] * len(own)
+    outcomes = attempt(configs, pruning(study, owners)) if configs else []
+    for trial in {owner.number: owner for owner in owners}.values():
+        ended = [outcome for outcome, owner in zip(outcomes, owners, strict=True) if owner is trial]
+        found = judged(settings_of(trial), ended)
+        if found.accuracy is not None:
+            study.tell(trial.number, found.accuracy)
+        else:
+            pruned = any(isinstance(outcome, Pruned) for outcome in ended)
+            state = optuna.trial.TrialState.PRUNED if pruned else optuna.trial.TrialState.FAIL
+            study.tell(trial.number, state=state)
+            study.set_user_attr(f"trial {trial.number}", found.note)
+
+
+def pruning(study: Any, owners: Sequence[Any]) -> Prune:
+    """Whether the pruner gives up a trial, asked after each task of its first seed; all its runs end with it."""
+    optuna = imported()
+    first = {trial.number: number for number, trial in reversed(list(enumerate(owners)))}
+    reported: dict[int, int] = {}
+    given_up: set[int] = set()
+
+    def prune(number: int, status: RunStatus) -> bool:
+        trial = owners[number]
+        if number == first[trial.number] and status.accuracies and status.scored > reported.get(number, 0):
+            reported[number] = status.scored
+            # What a study is told of a trial under way, it is told through the trial; this one may be an old one.
+            live = optuna.trial.Trial(study, trial._trial_id)
+            live.report(sum(status.accuracies) / len(status.accuracies), status.scored)
+            if live.should_prune():
+                given_up.add(trial.number)
+        return trial.number in given_up
+
+    return prune
+
+
+def ask(study: Any, space: dict[str, dict[str, Any]]) -> Any:
+    """A new trial with settings from the space, as the storage has it."""
+    trial = study.ask()
+    for name, values in space.items():
+        if "choices" in values:
+            # The storage takes plain values only: lists are numbered.
+            trial.suggest_categorical(name, list(range(len(values["choices"]))))
+            continue
+        whole = all(type(values[end]) is int for end in ("low", "high"))
+        options = {key: value for key, value in values.items() if key in ("log", "step")}
+        (trial.suggest_int if whole else trial.suggest_float)(name, values["low"], values["high"], **options)
+    chosen = {
+        name: space[name]["choices"][value] if "choices" in space[name] else value
+        for name, value in trial.params.items()
+    }
+    trial.set_user_attr("settings", chosen)
+    return study.get_trials(deepcopy=False)[trial.number]
+
+
+def settings_of(trial: Any) -> Settings:
+    return dict(trial.user_attrs["settings"])
+
+
+def told(trial: Any) -> Candidate:
+    """A trial of the storage as a candidate."""
+    settings, state = dict(trial.user_attrs.get("settings", {})), trial.state.name
+    return Candidate(settings, (trial.value,)) if state == "COMPLETE" else Candidate(settings, (), state)
+
+
+def open_study(plan: Plan, wanted: Search, root: Path) -> Any:
+    """The study of a plan, in a journal beside the runs; whatever is in it stays."""
+    optuna = imported()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+    pruners = {
+        "none": optuna.pruners.NopPruner,
+        "median": optuna.pruners.MedianPruner,
+        "hyperband": optuna.pruners.HyperbandPruner,
+    }
+    with writing(root):
+        root.mkdir(parents=True, exist_ok=True)
+        backend = optuna.storages.journal.JournalFileBackend(str(root / f"{plan.name}.optuna.journal"))
+    study = optuna.create_study(
+        storage=optuna.storages.JournalStorage(backend),
+        study_name=plan.name,
+        direction="maximize",
+        pruner=pruners[wanted.pruner](),
+        load_if_exists=True,
+    )
+    # A study that continues must not draw again what it drew at its start.
+    study.sampler = samplers[wanted.sampler](seed=wanted.seed + len(study.get_trials(deepcopy=False)))
+    return study
+
+
+def imported() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise VclError("A [search] needs Optuna: pip install 'vcl[tune]'.") from None
+    return optuna
