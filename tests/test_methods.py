@@ -45,6 +45,7 @@ OFF: dict[str, dict] = {
     "agem": {"memory": 0, "learning_rate": 0.001},
 }
 """Settings under which a method is fine-tuning."""
+ON_DIGITS = {"hidden": (32,), "epochs": 10}
 UNDEFINED: dict[str, set[str]] = {
     "progressive": {"class"},
     "clnp": {"class"},
@@ -113,7 +114,8 @@ def test_the_state_keeps_its_structure_shapes_and_types(method, shared_head):
 
 @each_method
 def test_later_tasks_are_not_compiled_again(method, stream):
-    learner = small(method, hidden=(9,))
+    run_epochs.clear_cache()
+    learner = small(method)
     observe(learner, stream, stages=2)
     compiled = run_epochs._cache_size()
     observe(learner, stream)
@@ -133,13 +135,6 @@ def test_predictions_are_normalised(method, stream):
         draws = learner.predict(KEY, params, jnp.asarray(stream.test(task).inputs))
         assert draws.shape[1:] == (40, 2)
         np.testing.assert_allclose(jnp.exp(draws).sum(-1), 1.0, rtol=1e-5)
-
-
-@each_method
-def test_one_task_is_learnt(method):
-    stream = make_stream(sizes=(200,))
-    result = learn(small(method, hidden=(16,), epochs=60, learning_rate=0.01), stream)
-    assert result["average_accuracy"] > 0.9
 
 
 @each_method
@@ -171,10 +166,10 @@ def test_the_footprint_counts_parameters_and_examples(method):
 
 
 @each_method
-@pytest.mark.parametrize("scenario", ["task", "domain", "class"])
+@pytest.mark.parametrize("scenario", ["domain", "class"])
 def test_it_learns_a_split_benchmark_in_each_scenario_or_says_why_not(method, scenario):
     stream = build("split-digits", StreamOptions(scenario=scenario, num_tasks=2), seed=0)
-    learner = small(method, hidden=(32,), epochs=10)
+    learner = small(method, **ON_DIGITS)
     if scenario in UNDEFINED.get(method, set()):
         with pytest.raises(VclError, match="scenario"):
             learner.init(KEY, stream.spec)
@@ -193,10 +188,10 @@ def test_without_its_mechanism_it_is_fine_tuning_and_with_it_it_is_not(method, s
 
 @each_method
 def test_it_runs_from_a_configuration_and_back(method, tmp_path):
-    config = configure(
-        "split-digits", method, stream=StreamOptions(num_tasks=2), **{**SMALL, **SETTINGS.get(method, {})}
-    )
+    settings = {**SMALL, **SETTINGS.get(method, {}), **ON_DIGITS}
+    config = configure("split-digits", method, stream=StreamOptions(num_tasks=2), **settings)
     result = run(config, tmp_path)
+    assert result["accuracy_matrix"][0][0] > 0.9
     folder = RunFolder.open(tmp_path / config.name)
     assert result["parameters"] > 0
     assert result["state_bytes"] > 0
