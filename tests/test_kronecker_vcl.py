@@ -223,7 +223,7 @@ def test_eigenbasis_and_raw_coordinates_have_the_same_objective_and_gradient(ima
         identity = bases_of([jax.tree.map(lambda m: jnp.diag(jnp.arange(1.0, len(m) + 1)), p) for p in pairs])
         there = with_leverage(rotated_data(identity, weights, Data(x, labels, size)), identity, weights, spreads[0])
         turned = rotate(identity, moved)
-        outputs = rotated_logits(weights, identity, turned, there.inputs, spreads, KEY)
+        outputs = rotated_logits(weights, identity, turned, there.inputs, spreads, KEY, 1, learner.family)
         return jnp.mean(cross_entropy(outputs, labels)) + 0.5 * sum(forms) / 6
 
     layers = tuple(rows_of(layer) for layer in weights.layers)

@@ -12,8 +12,9 @@ from scipy import stats
 import vcl
 from vcl.core import StreamSpec
 from vcl.nets import MLP, zeros
-from vcl.noise import log, normal, words
-from vcl.posteriors import MeanField
+from vcl.noise import GENERATORS, log, normal, words
+from vcl.posteriors import KroneckerFactored, MeanField
+from vcl.posteriors.kronecker import Spread
 from vcl.runs.config import from_record
 from vcl.runs.legacy import completed
 
@@ -108,13 +109,21 @@ def test_antithetic_preactivations_have_the_same_margins() -> None:
         assert np.abs(drawn.mean(0)).max() < (1e-5 if family.antithetic else 0.07)
 
 
-def test_settings_stored_before_there_was_a_choice_mean_threefry() -> None:
-    assert completed("vcl", {})["noise"] == "threefry"
-    assert completed("vcl", {"noise": "hash"})["noise"] == "hash"
+def test_correlated_noise_has_its_covariance_under_both_generators() -> None:
+    root = jnp.array([[2.0, 0.0], [1.0, 0.5]])
+    for generator in GENERATORS:
+        drawn = KroneckerFactored(generator).draw(KEY, Spread(jnp.eye(1), root), jnp.array([4.0]), 100_000)  # type: ignore[arg-type]
+        assert np.abs(np.cov(np.asarray(drawn[:, 0]).T) - 4.0 * root @ root.T).max() < 0.3, generator
+
+
+@pytest.mark.parametrize("method", ["vcl", "kronecker-vcl"])
+def test_settings_stored_before_there_was_a_choice_mean_threefry(method: str) -> None:
+    assert completed(method, {})["noise"] == "threefry"
+    assert completed(method, {"noise": "hash"})["noise"] == "hash"
     assert "noise" not in completed("ewc", {})
-    config = vcl.configure("split-digits")
+    config = vcl.configure("split-digits", method)
     learner = {name: value for name, value in config.settings["learner"].items() if name != "noise"}
-    record = {"format": 2, "benchmark": "split-digits", "method": "vcl", "seed": 0}
+    record = {"format": 2, "benchmark": "split-digits", "method": method, "seed": 0}
     stored = from_record({**record, "config": {**config.settings, "learner": learner}})  # type: ignore[typeddict-item]
     assert stored.learner.noise == "threefry"  # type: ignore[attr-defined]
     assert config.learner.noise == "hash"  # type: ignore[attr-defined]

@@ -19,7 +19,6 @@ from vcl.training import Batch, Data, take
 
 FisherKind = Literal["exact", "sampled", "empirical"]
 BATCH = 500
-FAMILY = KroneckerFactored()
 
 
 def inputs_of_layers(weights: Weights, inputs: Float[Array, "n d"]) -> tuple[list[Float[Array, "n ..."]], Array]:
@@ -147,7 +146,7 @@ def diagonal_fisher(
     return mean_over(squares, key, data, batch_size)
 
 
-@functools.partial(jax.jit, static_argnames=("kind", "batch_size"))
+@functools.partial(jax.jit, static_argnames=("kind", "batch_size", "family"))
 def kronecker_factors(
     key: Key[Array, ""],
     weights: Weights,
@@ -156,6 +155,7 @@ def kronecker_factors(
     batch_size: int = BATCH,
     q: MatrixNormal | None = None,
     first: Float[Array, "i i"] | None = None,
+    family: KroneckerFactored = KroneckerFactored(),  # noqa: B008 (it is a value)
 ) -> tuple[Kronecker, ...]:
     """E_x[a aᵀ] and E_x E_y[g gᵀ] of each layer (Martens & Grosse, 2015), the head's last.
 
@@ -167,10 +167,10 @@ def kronecker_factors(
     """
 
     def noisy(key: Key[Array, ""]) -> Callable[[int, Any, Float[Array, "n ..."]], Float[Array, "n ..."]]:
-        return lambda number, layer, h: FAMILY.preactivation(jax.random.fold_in(key, number), layer, h, None)
+        return lambda number, layer, h: family.preactivation(jax.random.fold_in(key, number), layer, h, None)
 
     def products(key: Key[Array, ""], batch: Batch) -> tuple[Kronecker, ...]:
-        layers = None if q is None else FAMILY.layers(q)
+        layers = None if q is None else family.layers(q)
         affine = point if q is None else noisy(jax.random.fold_in(key, 1))
         outputs, gathered, pull_back = linearised(weights, pixels(batch.inputs), layers, affine)
         at_logits = weighted_labels(key, kind, outputs, batch.labels) * batch.mask[:, None]

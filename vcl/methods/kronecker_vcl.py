@@ -48,6 +48,7 @@ from vcl.methods.base.settings import (
     family_settings,
 )
 from vcl.nets import Weights, cross_entropy, pixels, random_like, replace_head, select_head, zeros
+from vcl.noise import Generator
 from vcl.posteriors.kronecker import (
     Kronecker,
     KroneckerFactored,
@@ -64,7 +65,6 @@ from vcl.posteriors.mean_field import Gaussian
 from vcl.training import Adam, Batch, Data, masked_mean
 
 Pairs = tuple[Kronecker, ...]
-FAMILY = KroneckerFactored()
 Scalar = float | Float[Array, ""]
 MERGES = {"nearest": nearest, "sums": merge}
 
@@ -139,6 +139,9 @@ class KroneckerVCL(Settings):
     rounds: Annotated[int, "how often the posterior's covariance is brought up to date within a task"] = 2
     train_samples: Annotated[int, "Monte-Carlo samples of the likelihood term while training"] = 1
     test_samples: Annotated[int, "Monte-Carlo samples of the predictive distribution"] = 20
+    noise: Annotated[
+        Generator, "generator of the noise: a hash of places, or JAX's threefry, five times as expensive"
+    ] = "hash"
     fisher: Annotated[
         Literal["exact", "sampled", "empirical"], "labels from the model (all, or one drawn), or the true ones"
     ] = "exact"
@@ -169,6 +172,11 @@ class KroneckerVCL(Settings):
         check_positive(self, "prior_std", "rounds", "train_samples", "test_samples")
         check_not_negative(self, "strength", "temperature", "coreset", "coreset_epochs")
         check_fraction(self, "forgetting")
+
+    @property
+    def family(self) -> KroneckerFactored:
+        """The posterior family, with its noise."""
+        return KroneckerFactored(self.noise)
 
     @property
     def prior_precision(self) -> float:
@@ -214,7 +222,7 @@ class KroneckerVCL(Settings):
         self, key: Key[Array, ""], params: MatrixNormal, inputs: Shaped[Array, "n d"]
     ) -> Float[Array, "s n c"]:
         """log p(y | x, W_s) for W_s ~ q; their average over s is the predictive distribution."""
-        return jax.nn.log_softmax(logits_kronecker(key, params, pixels(inputs), self.test_samples))
+        return jax.nn.log_softmax(logits_kronecker(key, params, pixels(inputs), self.test_samples, self.family))
 
     def footprint(self, state: KroneckerState) -> Footprint:
         """A mean for every weight, and two factors for every layer."""
@@ -263,7 +271,14 @@ class KroneckerVCL(Settings):
     def loss(self, key: Key[Array, ""], rotated: Rotated, held: Held, batch: Batch) -> Float[Array, ""]:
         """-(1/N) E_q[log likelihood] + (1/2N) [λ tr(Dᵀ A D G) + δ |D|²], estimated on a minibatch."""
         outputs = rotated_logits(
-            held.network, held.bases, rotated, pixels(batch.inputs), held.spreads, key, self.train_samples
+            held.network,
+            held.bases,
+            rotated,
+            pixels(batch.inputs),
+            held.spreads,
+            key,
+            self.train_samples,
+            self.family,
         )
         held_back = pull(held.bases, rotated, held.centre, self.strength, self.prior_precision)
         return masked_mean(cross_entropy(outputs, batch.labels), batch.mask) + held_back / batch.size
@@ -280,7 +295,7 @@ class KroneckerVCL(Settings):
     ) -> Pairs:
         """The earlier pairs merged with those of the task, expected under the posterior around `weights`."""
         q = self.posterior(Belief(weights, prior.pairs), noisy=noisy) if self.temperature else None
-        factors = kronecker_factors(key, weights, data, self.fisher, q=q, first=first)
+        factors = kronecker_factors(key, weights, data, self.fisher, q=q, first=first, family=self.family)
         return tuple(
             MERGES[self.merging](old, Kronecker(data.size * new.inputs, new.outputs))
             for old, new in zip(prior.pairs, factors, strict=True)
@@ -293,7 +308,7 @@ class KroneckerVCL(Settings):
 
     def marginals(self, state: KroneckerState) -> Gaussian:
         """The mean and the variance of every weight by itself, for all heads: what analysis looks at."""
-        heads = [FAMILY.marginals(self.posterior(believed(state, head))) for head in range(len(state.trained))]
+        heads = [self.family.marginals(self.posterior(believed(state, head))) for head in range(len(state.trained))]
         log_vars = [q.log_var.head for q in heads]
         head = jax.tree.map(lambda *arrays: jnp.stack(arrays), *log_vars)
         return Gaussian(state.mean, dataclasses.replace(heads[0].log_var, head=head))

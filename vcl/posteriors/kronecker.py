@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from vcl.nets import Affine, Weights
+from vcl.noise import Generator, normal
 from vcl.posteriors.local import local_logits
 from vcl.posteriors.mean_field import Gaussian
 
@@ -149,6 +150,8 @@ class LayerMoments(NamedTuple):
 class KroneckerFactored:
     """A matrix normal for the weights of each layer. A `vcl.posteriors.Family`.
 
+    `noise` names the generator of its draws: see `vcl.noise`.
+
     Examples
     --------
     >>> from vcl.core import StreamSpec
@@ -159,6 +162,8 @@ class KroneckerFactored:
     >>> float(KroneckerFactored().kl(q, q))
     0.0
     """
+
+    noise: Generator = "threefry"
 
     def prior(self, like: Weights, std: float) -> MatrixNormal:
         """N(0, std²) on every weight and bias."""
@@ -181,7 +186,7 @@ class KroneckerFactored:
         layers = []
         for k, layer, spread in zip(keys, q.mean.layers, q.spreads, strict=True):
             rows = rows_of(layer)
-            noise = jax.random.normal(k, rows.shape, rows.dtype)
+            noise = normal(k, rows.shape, rows.dtype, self.noise)
             layers.append(affine_of(rows + jnp.linalg.cholesky(spread.rows) @ noise @ spread.root.T))
         return q.mean.with_layers(layers)
 
@@ -204,7 +209,17 @@ class KroneckerFactored:
     ) -> Float[Array, "..."]:
         """a ~ N(hᵀM, (hᵀ U h) V), h with the 1 of the bias, independently for each example (and place)."""
         centre = h @ layer.mean.weight + layer.mean.bias
-        return centre + correlated_noise(key, layer.spread, layer.spread.leverage(with_one(h)), num_samples)
+        return centre + self.draw(key, layer.spread, layer.spread.leverage(with_one(h)), num_samples)
+
+    def draw(
+        self, key: Key[Array, ""], spread: Spread, leverage: Float[Array, "*n"], num_samples: int | None
+    ) -> Float[Array, "*s o"]:
+        """√(hᵀ U h) · V^½ ε for each example; `num_samples` adds a leading axis of so many draws."""
+        shape = (*leverage.shape, len(spread.root))
+        shape = shape if num_samples is None else (num_samples, *shape)
+        noise = normal(key, shape, leverage.dtype, self.noise)
+        # Rounding may leave a leverage that is zero a little below it.
+        return jnp.sqrt(jnp.maximum(leverage, 1e-12))[..., None] * (noise @ spread.root.T)
 
     def marginals(self, q: MatrixNormal) -> Gaussian:
         """The mean and the variance of every weight by itself."""
@@ -214,21 +229,15 @@ class KroneckerFactored:
         return Gaussian(q.mean, jax.tree.map(jnp.log, q.mean.with_layers(variances)))
 
 
-def correlated_noise(
-    key: Key[Array, ""], spread: Spread, leverage: Float[Array, "*n"], num_samples: int | None
-) -> Float[Array, "*s o"]:
-    """√(hᵀ U h) · V^½ ε for each example; `num_samples` adds a leading axis of so many draws."""
-    shape = (*leverage.shape, len(spread.root))
-    noise = jax.random.normal(key, shape if num_samples is None else (num_samples, *shape), leverage.dtype)
-    # Rounding may leave a leverage that is zero a little below it.
-    return jnp.sqrt(jnp.maximum(leverage, 1e-12))[..., None] * (noise @ spread.root.T)
-
-
 def logits_kronecker(
-    key: Key[Array, ""], q: MatrixNormal, inputs: Float[Array, "n d"], num_samples: int
+    key: Key[Array, ""],
+    q: MatrixNormal,
+    inputs: Float[Array, "n d"],
+    num_samples: int,
+    family: KroneckerFactored = KroneckerFactored(),  # noqa: B008 (it is a value)
 ) -> Float[Array, "s n c"]:
     """Pre-activations drawn from q, independently for each example."""
-    return local_logits(KroneckerFactored(), key, q, inputs, num_samples)
+    return local_logits(family, key, q, inputs, num_samples)
 
 
 def _kl(change: Float[Array, "i o"], q: Spread, p: Spread) -> Float[Array, ""]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from vcl.nets import Weights, forward, pixels
-from vcl.posteriors.kronecker import Kronecker, Spread, affine_of, correlated_noise, rows_of, with_one
+from vcl.posteriors.kronecker import Kronecker, KroneckerFactored, Spread, affine_of, rows_of, with_one
 from vcl.training import Data
 
 Rotated = tuple[Float[Array, "_ _"], ...]
@@ -91,6 +91,7 @@ def rotated_logits(
     spreads: Sequence[Spread] | None = None,
     key: Key[Array, ""] | None = None,
     num_samples: int = 1,
+    family: KroneckerFactored = KroneckerFactored(),  # noqa: B008 (it is a value)
 ) -> Float[Array, "s n c"]:
     """The network of `weights` with other, rotated weights, on `rotated_data`; with noise if there are `spreads`."""
     ready = not weights.network.reads_images
@@ -108,7 +109,7 @@ def rotated_logits(
         if spreads is None or key is None or leverage is None:
             return centre if number else centre[None]
         samples = None if number else num_samples
-        return centre + correlated_noise(jax.random.fold_in(key, number), spreads[number], leverage, samples)
+        return centre + family.draw(jax.random.fold_in(key, number), spreads[number], leverage, samples)
 
     return forward(weights, rotated, inputs, affine)
 
