@@ -9,7 +9,7 @@ import pytest
 from conftest import make_stream
 
 from vcl import memory
-from vcl.core import Examples, Task
+from vcl.core import Examples, StreamSpec, Task
 from vcl.errors import VclError
 from vcl.methods import make
 from vcl.methods.vcl import VCL, VCLState
@@ -35,6 +35,42 @@ def observe(learner, stream, stages=None, fit=None):
 
 def equal(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+# Inputs that are zero
+
+
+def with_zeros(used, inputs=40):
+    rng = np.random.default_rng(0)
+    x = np.zeros((30, inputs), np.float32)
+    x[:, :used] = rng.random((30, used))
+    return StreamSpec((inputs,), "float32", 2, (0, 1), 32), to_device(Examples(x, rng.integers(0, 2, 30)), 32)
+
+
+@pytest.mark.parametrize("method", ["vcl", "gvcl"])
+def test_weights_of_inputs_that_are_zero_for_a_whole_task_stay_at_the_prior(method):
+    spec, data = with_zeros(used=20)
+    settings = {"hidden": (5,), "epochs": 3, "batch_size": 16, "test_samples": 2, "coreset": 3, "start": "fresh"}
+    learner = make(method, {**settings, "zero_inputs": "skip"})
+    state = learner.observe(KEY, learner.init(KEY, spec), spec.task(0), data, Fitter())
+    prior = state.posterior
+    state = learner.observe(KEY, state, spec.task(1), data, Fitter())
+    refined = learner.readout(KEY, state, spec.task(1), Fitter())
+    for q in (state.posterior, getattr(refined, "posterior", refined)):
+        for now, was in ((q.mean, prior.mean), (q.log_var, prior.log_var)):
+            assert np.array_equal(now.body[0].weight[32:], was.body[0].weight[32:])
+            assert (now.body[0].weight[:32] != was.body[0].weight[:32]).all()
+    assert np.isfinite(learner.predict(KEY, refined, data.inputs)).all()
+
+
+def test_where_no_input_is_zero_none_is_skipped():
+    for used, inputs in ((40, 40), (20, 32)):
+        spec, data = with_zeros(used, inputs)
+        states = [
+            learner.observe(KEY, learner.init(KEY, spec), spec.task(0), data, Fitter())
+            for learner in (dataclasses.replace(SMALL, zero_inputs=way) for way in ("skip", "train"))
+        ]
+        assert equal(*states)
 
 
 # The recursion

@@ -25,6 +25,7 @@ from vcl.core import Fit, Footprint, StreamSpec, Task, size
 from vcl.errors import VclError
 from vcl.memory import Memory
 from vcl.methods.base.settings import Recipes, check_not_negative, check_positive
+from vcl.methods.base.zero_inputs import fit_used
 from vcl.methods.vcl import FAST_PERMUTED, FAST_SPLIT, VCL, VCLState
 from vcl.nets import cross_entropy, pixels, replace_head, select_head
 from vcl.posteriors.mean_field import Gaussian, MeanField, kl, logits_local, total
@@ -151,7 +152,11 @@ class GVCL(VCL):
         schedule: str,
     ) -> Modulated:
         step = Adam(self.objective, self.learning_rate, schedule, self.slow)
-        return fit(key, name, step, start, prior, data, epochs=epochs, batch_size=self.batch_size)
+        sizes = {"epochs": epochs, "batch_size": self.batch_size}
+        if self.skips_zero_inputs:
+            rest = Modulated(prior, start.film)
+            return fit_used(fit, key, name, step, start, prior, rest, data, **sizes)
+        return fit(key, name, step, start, prior, data, **sizes)
 
     def slow(self, params: Modulated, direction: Modulated) -> Modulated:
         return Modulated(self.slow_variances(params.posterior, direction.posterior), direction.film)

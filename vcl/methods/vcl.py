@@ -25,6 +25,7 @@ from vcl import memory
 from vcl.core import Fit, Footprint, StreamSpec, Task, size
 from vcl.memory import Memory
 from vcl.methods.base.settings import Recipes, Settings, check_fraction, check_not_negative, check_positive
+from vcl.methods.base.zero_inputs import fit_used
 from vcl.nets import (
     Categorical,
     Likelihood,
@@ -153,6 +154,11 @@ class VCL(Settings):
         "which sampled pre-activations have noise of their own: every example's, every minibatch's, or every "
         "minibatch's for each class",
     ] = "example"
+    zero_inputs: Annotated[
+        Literal["skip", "train"],
+        "inputs that are zero in all examples: leave their weights at the prior, which is optimal, or train them "
+        "as the others",
+    ] = "train"
     test_softmax: Annotated[
         Literal["head", "all"], "at test time, softmax over the task's head, or over all heads and then restricted"
     ] = "head"
@@ -196,6 +202,10 @@ class VCL(Settings):
     def family(self) -> MeanField:
         """The posterior family, with its noise."""
         return MeanField(self.noise, self.antithetic, self.noise_per)
+
+    @property
+    def skips_zero_inputs(self) -> bool:
+        return self.zero_inputs == "skip" and self.architecture.is_dense
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> VCLState:
         """q_0: the prior N(0, prior_std²) on every weight and bias."""
@@ -289,7 +299,10 @@ class VCL(Settings):
         schedule: str,
     ) -> Gaussian:
         step = Adam(self.nelbo, self.learning_rate, schedule, self.slow_variances)
-        return fit(key, name, step, start, prior, data, epochs=epochs, batch_size=self.batch_size)
+        sizes = {"epochs": epochs, "batch_size": self.batch_size}
+        if self.skips_zero_inputs:
+            return fit_used(fit, key, name, step, start, prior, prior, data, **sizes)
+        return fit(key, name, step, start, prior, data, **sizes)
 
     def slow_variances(self, q: Gaussian, direction: Gaussian) -> Gaussian:
         return Gaussian(direction.mean, jax.tree.map(lambda d: self.variance_rate * d, direction.log_var))

@@ -19,7 +19,7 @@ UCB_PUBLISHED = {
 ICARL_PUBLISHED = {"emphasis": 1.0, "distillation": 1.0, "init_scale": 1.0}
 
 
-LATER = {"noise": "threefry"}
+LATER = {"noise": "threefry", "zero_inputs": "train"}
 """Settings that came later and whose default is not what was done before, with what was done."""
 
 
@@ -27,7 +27,7 @@ def completed(method: str, settings: Settings, methods: Methods = METHODS) -> Se
     """Settings as an earlier version stored them, with those that came later.
 
     >>> completed("vcl", {"epochs": 3})
-    {'noise': 'threefry', 'epochs': 3}
+    {'noise': 'threefry', 'zero_inputs': 'train', 'epochs': 3}
     """
     kind: Any = methods[choose("method", method, methods)]
     known = {field.name for field in dataclasses.fields(kind)}
