@@ -3,8 +3,8 @@
 import os
 
 # Programs in tests run for a moment: optimising them fully takes longer than it saves. Subprocesses take it over.
-# Without fusion emitters and at level 1 they compile in half the time. (At level 0, and with fusion emitters at level
-# 1 too, a Bayesian convolution comes out as NaN, with jax 0.10.2 on a CPU.)
+# Without fusion emitters and at level 1 they compile in half the time. (At level 0, and at level 1 with fusion
+# emitters, a Bayesian convolution comes out as NaN, with jax 0.10.2 on a CPU.)
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false")
 
 from jaxtyping import install_import_hook

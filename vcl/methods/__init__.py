@@ -28,6 +28,7 @@ from vcl.methods.variants.clnp_recovery import CLNPRecovery
 from vcl.methods.variants.ewc_online import EWCOnline
 from vcl.methods.variants.gem_sampled import GEMSampled
 from vcl.methods.variants.icarl_labels import ICaRLLabels
+from vcl.methods.variants.kronecker_vcl_recall import KroneckerVCLRecall
 from vcl.methods.variants.ucb_cubed import UCBCubed
 from vcl.methods.variants.vcl_regression import VCLRegression
 from vcl.methods.vcl import VCL
@@ -37,6 +38,7 @@ from vcl.nets.network import from_json, to_json
 METHODS: dict[str, type[Learner]] = {
     "vcl": VCL,
     "kronecker-vcl": KroneckerVCL,
+    "kronecker-vcl-recall": KroneckerVCLRecall,
     "gvcl": GVCL,
     "finetune": Finetune,
     "separate": SeparateFinetune,

@@ -96,6 +96,8 @@ class Held(NamedTuple):
     spreads: tuple[Spread, ...]
     network: Weights
     """Tells the network; its numbers are not used."""
+    recalled: PyTree = None
+    """What a variant recalls of earlier tasks."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,9 @@ class KroneckerVCL(Settings):
         if self.forgetting and not first:
             prior = partly_forgotten(prior, self.prior_precision, self.forgetting)
         start = self.starting_point(start_key, state, task)
-        mean, pairs = self.update(fit_key, "train", start, prior, data, fit, self.epochs, warm=not first)
+        mean, pairs = self.update(
+            fit_key, "train", start, prior, data, fit, self.epochs, warm=not first, state=state
+        )
         return KroneckerState(
             replace_head(state.mean, task.head, mean),
             (*pairs[:-1], jax.tree.map(lambda a, b: a.at[task.head].set(b), state.pairs[-1], pairs[-1])),
@@ -215,7 +219,7 @@ class KroneckerVCL(Settings):
         if int(data.size) > 0:
             epochs = self.coreset_epochs or self.epochs
             key, name = jax.random.fold_in(key, task.head), f"coreset-{task.head + 1}"
-            belief = self.update(key, name, belief.mean, belief, data, fit, epochs, warm=True)
+            belief = self.update(key, name, belief.mean, belief, data, fit, epochs, warm=True, state=state)
         return self.posterior(belief)
 
     def predict(
@@ -239,6 +243,7 @@ class KroneckerVCL(Settings):
         epochs: int,
         *,
         warm: bool,
+        state: KroneckerState,
     ) -> Belief:
         """Equation 1. Not `warm`: the first round has no noise, since nothing is known yet of its size."""
         bases = bases_of(prior.pairs)
@@ -247,6 +252,7 @@ class KroneckerVCL(Settings):
         carry, weights = adam.init(rotate(bases, start)), start
         rotated = rotated_data(bases, prior.mean, data)
         first = inputs_squared(prior.mean, data)
+        recalled = self.recollection(state, bases)
         for number, share in enumerate(shares(epochs, self.rounds)):
             pairs = self.with_curvature(jax.random.fold_in(key, 2 * number), weights, prior, data, first, noisy=warm)
             spreads = self.posterior(Belief(weights, pairs), noisy=warm).spreads
@@ -257,7 +263,7 @@ class KroneckerVCL(Settings):
                 f"{name}-{number + 1}",
                 step,
                 carry,
-                Held(bases, centre, spreads, prior.mean),
+                Held(bases, centre, spreads, prior.mean, recalled),
                 rotated,
                 epochs=share,
                 batch_size=self.batch_size,
@@ -267,6 +273,10 @@ class KroneckerVCL(Settings):
             jax.random.fold_in(key, 2 * self.rounds), weights, prior, data, first, noisy=True
         )
         return Belief(weights, pairs)
+
+    def recollection(self, state: KroneckerState, bases: tuple[Basis, ...]) -> PyTree:
+        """Nothing: the earlier posterior says all. `vcl.methods.variants.kronecker_vcl_recall` recalls more."""
+        return None
 
     def loss(self, key: Key[Array, ""], rotated: Rotated, held: Held, batch: Batch) -> Float[Array, ""]:
         """-(1/N) E_q[log likelihood] + (1/2N) [λ tr(Dᵀ A D G) + δ |D|²], estimated on a minibatch."""

@@ -1,0 +1,199 @@
+"""Kronecker VCL whose pull towards the earlier posterior is measured on the functions, not on the weights.
+
+The quadratic pull tr(Dᵀ A D G) of `vcl.methods.kronecker_vcl` is the second-order, Kronecker-factored approximation
+of
+
+    Σ_k N_k E_{x ~ task k} KL(p(y | x, M_{t-1}) ‖ p(y | x, M)),
+
+how far the answers to the inputs of earlier tasks have moved. After many tasks the weights are far from where the
+curvatures were taken, and the approximation fails. This variant keeps the sum itself, with inputs drawn from a
+Gaussian that has the mean and the covariance (its `rank` leading directions) of each task's inputs: second moments,
+as in the first layer's factor A, but of every task by itself. So the state grows by (rank + 1) × inputs numbers a
+task, and no example is kept. The curvature is still what the posterior's covariance comes from.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from vcl.core import Fit, Footprint, StreamSpec, Task, check_index, size
+from vcl.methods.base.eigenbasis import Basis, Rotated, rotated_logits
+from vcl.methods.base.settings import Recipes, check_not_negative, check_positive, family_settings
+from vcl.methods.kronecker_vcl import Held, KroneckerState, KroneckerVCL
+from vcl.nets import Weights, pixels
+from vcl.posteriors.kronecker import rows_of
+from vcl.training import Batch, Data
+
+GROUPS = 16
+"""A minibatch of recalled inputs comes from so many draws of a task."""
+
+
+class Moments(eqx.Module):
+    """Mean and covariance FᵀF of the inputs of each task."""
+
+    mean: Float[Array, "tasks d"]
+    factor: Float[Array, "tasks r d"]
+    count: Float[Array, "tasks"]
+    """How many examples they were taken from."""
+    head: Int[Array, "tasks"]
+    """The output layer that answers for the task."""
+
+
+class RecallState(KroneckerState):
+    moments: Moments
+
+
+class Recalled(NamedTuple):
+    """Moments as the rotated network reads its inputs, and the answers of old tasks."""
+
+    moments: Moments
+    heads: Float[Array, "heads i o"] | None
+    """Rotated output layers; None if all tasks share the one that is trained."""
+
+
+@dataclass(frozen=True)
+class KroneckerVCLRecall(KroneckerVCL):
+    """Kronecker VCL that recalls earlier tasks by Gaussian inputs with their first two moments.
+
+    Examples
+    --------
+    >>> import vcl
+    >>> stream = vcl.build("permuted-digits", vcl.StreamOptions(num_tasks=2), seed=0)
+    >>> result = vcl.learn(KroneckerVCLRecall(hidden=(20,), batch_size=32), stream)
+    >>> result["average_accuracy"] > 0.8
+    True
+    """
+
+    recall: Annotated[float, "weight of the answers to recalled inputs, relative to the data they stand for"] = 1.0
+    recalled: Annotated[int, "recalled inputs in a minibatch, in 16 groups of one task each"] = 512
+    rank: Annotated[int, "directions of each task's input covariance that are kept"] = 64
+    strength: Annotated[float, "λ, the weight of the earlier posterior's curvature"] = 0.0
+
+    recipes: ClassVar[Recipes] = {
+        "fast": family_settings(
+            split={"epochs": 15, "strength": 0.0, "temperature": 0.01},
+            permuted={"epochs": 10, "batch_size": 512, "strength": 0.0, "temperature": 0.16},
+        )
+    }
+
+    def __post_init__(self) -> None:
+        KroneckerVCL.__post_init__(self)
+        check_positive(self, "recalled", "rank")
+        check_not_negative(self, "recall")
+
+    def init(self, key: Key[Array, ""], spec: StreamSpec) -> RecallState:
+        """q_0, and no moments."""
+        start = KroneckerVCL.init(self, key, spec)
+        tasks, width = spec.num_tasks, spec.input_size
+        moments = Moments(
+            jnp.zeros((tasks, width)),
+            jnp.zeros((tasks, min(self.rank, width), width)),
+            jnp.zeros(tasks),
+            jnp.zeros(tasks, jnp.int32),
+        )
+        return RecallState(**fields(start), moments=moments)
+
+    def observe(self, key: Key[Array, ""], state: RecallState, task: Task, data: Data, fit: Fit) -> RecallState:  # type: ignore[override]
+        check_index("task", task.index, len(state.moments.count))
+        after = KroneckerVCL.observe(self, key, state, task, data, fit)
+        return RecallState(**fields(after), moments=with_task(state.moments, task.index, task.head, data))
+
+    def recollection(self, state: KroneckerState, bases: tuple[Basis, ...]) -> Recalled | None:
+        """What `loss` needs of the earlier tasks."""
+        if not isinstance(state, RecallState) or not bool(state.trained.any()) or not self.recall:
+            return None
+        return rotated_moments(state.moments, bases, state.mean)
+
+    def footprint(self, state: RecallState) -> Footprint:  # type: ignore[override]
+        """The posterior, and the moments of each task."""
+        posterior = KroneckerVCL.footprint(self, state)
+        return Footprint(posterior.parameters + size(state.moments), posterior.stored_examples)
+
+    def loss(self, key: Key[Array, ""], rotated: Rotated, held: Held, batch: Batch) -> Float[Array, ""]:
+        """That of Kronecker VCL, and Σ_k (N_k / N) E KL(p(y | x, M_{t-1}) ‖ p(y | x, M))."""
+        data_key, recall_key = jax.random.split(key)
+        loss = KroneckerVCL.loss(self, data_key, rotated, held, batch)
+        if held.recalled is None:
+            return loss
+        weight = self.recall * jnp.sum(held.recalled.moments.count) / batch.size
+        return loss + weight * moved(recall_key, rotated, held, held.recalled, self.recalled)
+
+
+def fields(state: KroneckerState) -> dict[str, Any]:
+    """The fields that every state of Kronecker VCL has."""
+    return {name: getattr(state, name) for name in ("mean", "pairs", "trained", "coreset")}
+
+
+def moved(key: Key[Array, ""], rotated: Rotated, held: Held, recalled: Recalled, number: int) -> Float[Array, ""]:
+    """E KL(p(y | x, M_{t-1}) ‖ p(y | x, M)) over inputs drawn for the earlier tasks."""
+    inputs, tasks = draw(key, recalled.moments, number)
+
+    def divergence(x: Float[Array, "n d"], task: Int[Array, ""]) -> Float[Array, ""]:
+        before, now = held.centre, rotated
+        if recalled.heads is not None:
+            head = recalled.heads[recalled.moments.head[task]]
+            before, now = (*before[:-1], head), (*now[:-1], head)
+        answers = [jax.nn.log_softmax(rotated_logits(held.network, held.bases, w, x)[0]) for w in (before, now)]
+        return jnp.mean(jnp.sum(jnp.exp(answers[0]) * (answers[0] - answers[1]), axis=-1))
+
+    return jnp.mean(jax.vmap(divergence)(inputs, tasks))
+
+
+def draw(
+    key: Key[Array, ""], moments: Moments, number: int
+) -> tuple[Float[Array, "groups n d"], Int[Array, "groups"]]:
+    """Inputs of tasks drawn by their numbers of examples, a group for each draw."""
+    task_key, noise_key = jax.random.split(key)
+    so_far = jnp.cumsum(moments.count)
+    # Empty places of the state, at the end, must not change the draw: growing equals allocating up front.
+    tasks = jnp.searchsorted(so_far, jax.random.uniform(task_key, (GROUPS,)) * so_far[-1], side="right")
+    tasks = jnp.minimum(tasks, len(so_far) - 1)
+    noise = jax.random.normal(noise_key, (GROUPS, -(-number // GROUPS), moments.factor.shape[1]))
+    return moments.mean[tasks][:, None] + jnp.einsum("gnr,grd->gnd", noise, moments.factor[tasks]), tasks
+
+
+@jax.jit
+def rotated_moments(moments: Moments, bases: tuple[Basis, ...], mean: Weights) -> Recalled:
+    """Moments of `rotated_data`: with the 1 of the bias, in the eigenbasis, and a leverage of zero."""
+    heads = None
+    if mean.head.bias.shape[0] > 1:
+        heads = jax.vmap(lambda head: bases[-1].rotate(rows_of(head)))(mean.head)
+    if mean.network.reads_images:
+        return Recalled(moments, heads)
+
+    def turned(rows: Float[Array, "*n d"], one: float) -> Float[Array, "*n e"]:
+        last = jnp.full((*rows.shape[:-1], 1), one)
+        return jnp.pad(
+            jnp.concatenate([rows, last], axis=-1) @ bases[0].inputs, [(0, 0)] * (rows.ndim - 1) + [(0, 1)]
+        )
+
+    return Recalled(
+        Moments(turned(moments.mean, 1.0), turned(moments.factor, 0.0), moments.count, moments.head), heads
+    )
+
+
+@jax.jit
+def with_task(moments: Moments, task: int | Int[Array, ""], head: int | Int[Array, ""], data: Data) -> Moments:
+    """Moments with those of one more batch of a task."""
+    real = (jnp.arange(data.capacity) < data.size)[:, None]
+    inputs = pixels(data.inputs)
+    count, mean = data.size.astype(jnp.float32), jnp.sum(inputs * real, axis=0) / data.size
+    centred = (inputs - mean) * real
+    rank = moments.factor.shape[1]
+    values, vectors = jnp.linalg.eigh(centred.T @ centred / data.size)
+    factor = jnp.sqrt(jnp.maximum(values[-rank:], 0.0))[:, None] * vectors[:, -rank:].T
+    old_count, old_mean, old_factor = moments.count[task], moments.mean[task], moments.factor[task]
+    share = count / (old_count + count)
+    change = jnp.sqrt(share * (1.0 - share)) * (mean - old_mean)
+    rows = jnp.concatenate([jnp.sqrt(1.0 - share) * old_factor, jnp.sqrt(share) * factor, change[None]])
+    _, sizes, directions = jnp.linalg.svd(rows, full_matrices=False)
+    return Moments(
+        moments.mean.at[task].set(old_mean + share * (mean - old_mean)),
+        moments.factor.at[task].set(sizes[:rank, None] * directions[:rank]),
+        moments.count.at[task].set(old_count + count),
+        moments.head.at[task].set(head),
+    )
