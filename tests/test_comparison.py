@@ -88,6 +88,7 @@ def test_cells_have_the_units_and_the_spread_that_their_titles_promise():
         "backward transfer": "-25.00 ± 7.07",
         "forward transfer": "0.00 ± 0.00",
         "learning accuracy (%)": "97.50 ± 3.54",
+        "intransigence": "",
         "calibration error": "2.00 ± 0.00",
         "Brier score": "0.2500 ± 0.0000",
         "negative log-likelihood": "0.500 ± 0.000",
@@ -95,6 +96,7 @@ def test_cells_have_the_units_and_the_spread_that_their_titles_promise():
         "stored examples": "0",
         "steps": "30",
         "training (s)": "2 ± 0",
+        "CPU (s)": "",
         "note": "",
     }
 
@@ -120,9 +122,18 @@ def test_paired_differences_have_the_interval_of_students_t():
     gaps = np.array([0.1, 0.05, 0.05])
     low, high = stats.t.interval(0.95, 2, gaps.mean(), gaps.std(ddof=1) / 3**0.5)
     assert found == pytest.approx((gaps.mean(), low, high))
-    assert "| ours | +6.67 | -0.50 … +13.84 |" in comparison.differences_as_markdown([ours, theirs], theirs)
+    assert "| ours | +6.67 (-0.50 … +13.84) |" in comparison.differences_as_markdown([ours, theirs], theirs)
+    assert found.low == pytest.approx(stats.ttest_rel((0.8, 0.9, 0.85), (0.7, 0.85, 0.8)).confidence_interval().low)
     single = comparison.row("x", [result(0.8)], SPEC, NETWORK)
     assert comparison.difference(single, theirs) is None
+
+
+def test_intransigence_is_what_joint_training_learns_more_of_each_task():
+    ours, joint = [result(0.7), result(0.8)], [result(0.8), result(0.85)]
+    row = comparison.row("x", ours, SPEC, NETWORK, joint)
+    assert row.values["intransigence"] == pytest.approx([0.05, 0.025])
+    # Seeds that joint training does not have leave it undefined.
+    assert comparison.row("x", ours, SPEC, NETWORK, joint[:1]).average("intransigence") is None
 
 
 def test_runs_of_earlier_versions_have_no_brier_score():

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from vcl import evaluation
 from vcl.evaluation import BATCH, Prediction, entropy, expected_calibration_error, predict, score
@@ -153,6 +154,10 @@ def test_brier_auroc_and_selective_risk_against_scikit_learn():
     labels = rng.integers(0, 4, 200)
     expected = np.mean([np.sum((p - np.eye(4)[y]) ** 2) for p, y in zip(probabilities, labels, strict=True)])
     assert evaluation.brier_score(probabilities, labels) == pytest.approx(expected)
+    two = np.c_[1 - probabilities[:, 0], probabilities[:, 0]]
+    assert evaluation.brier_score(two, (labels == 0).astype(int)) == pytest.approx(
+        2 * brier_score_loss(labels == 0, two[:, 1])
+    )
     inside, outside = rng.normal(size=150).round(1), rng.normal(0.5, 1, 80).round(1)
     truth = np.r_[np.zeros(150), np.ones(80)]
     assert evaluation.auroc(inside, outside) == pytest.approx(roc_auc_score(truth, np.r_[inside, outside]))
@@ -161,6 +166,10 @@ def test_brier_auroc_and_selective_risk_against_scikit_learn():
     assert evaluation.risk_at_coverage(doubt, correct, 1.0) == pytest.approx(1 - correct.mean())
     risks = [evaluation.risk_at_coverage(doubt, correct, k / 200) for k in range(1, 201)]
     assert evaluation.area_under_risk(doubt, correct) == pytest.approx(np.mean(risks))
+    diagram = evaluation.reliability(probabilities, labels, bins=10)
+    accuracy, confidence = calibration_curve(correct, 1 - doubt, n_bins=10)
+    assert diagram.accuracy[diagram.counts > 0] == pytest.approx(accuracy)
+    assert diagram.confidence[diagram.counts > 0] == pytest.approx(confidence)
 
 
 def test_learning_accuracy_is_the_mean_of_the_diagonal():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import same_color, to_hex
 from PIL import Image
+from sklearn.isotonic import IsotonicRegression
 from test_cli import refused, vcl  # noqa: F401
 from test_report import made_up
 
@@ -20,14 +21,15 @@ from vcl.analysis import Layer, accuracy_change, analyse, backward_change, forwa
 from vcl.analysis.trace import LayerTrace, Trace
 from vcl.benchmarks import StreamOptions
 from vcl.errors import VclError
+from vcl.methods import METHODS
 from vcl.nets import MLP, zeros
 from vcl.posteriors.mean_field import isotropic
 from vcl.report import groups
 from vcl.report.figures import gallery, tiles, units
-from vcl.report.figures.accuracy import accuracy_figure, draw_accuracy, draw_curves
+from vcl.report.figures.accuracy import accuracy_figure, draw_accuracy, draw_comparison, draw_curves, spread_out
 from vcl.report.figures.active_units import draw_active_units
 from vcl.report.figures.counts import draw_counts
-from vcl.report.figures.drawing import CHANNELS, DISTINCT, PRUNED, canvas, saved
+from vcl.report.figures.drawing import CHANNELS, DISTINCT, METHOD_COLOURS, PRUNED, canvas, method_colour, saved
 from vcl.report.figures.grids import draw_grid
 from vcl.report.figures.lives import draw_lives, of_tasks
 from vcl.report.figures.output_weights import draw_output_weights
@@ -436,6 +438,28 @@ def test_many_tasks_have_some_panels():
     assert len(titles) == 12
     assert titles[0] == "task 1: permutation 1"
     assert titles[-2] == "task 30: permutation 30"
+
+
+def test_names_at_line_ends_are_as_near_as_can_be_without_overlapping():
+    wanted = np.random.default_rng(0).random(20).round(1)
+    places = np.array(spread_out(wanted.tolist(), 0.04))
+    order = np.lexsort((places, wanted))
+    steps = 0.04 * np.arange(20)
+    nearest = IsotonicRegression().fit_transform(np.arange(20), np.sort(wanted) - steps) + steps
+    np.testing.assert_allclose(places[order], nearest)
+    assert np.diff(places[order]).min() >= 0.04 - 1e-9
+
+
+def test_a_comparison_of_many_methods_colours_a_few_and_names_all():
+    names = [*METHODS][:20]
+    curves = [(name, [[1.0, 0.9 + 0.004 * n], [1.0, 0.9 + 0.004 * n]]) for n, name in enumerate(names)]
+    drawn = draw_comparison("title", curves, "svg").decode()
+    assert all(f"<!-- {name}  {90 + 0.4 * n:.2f} -->" in drawn for n, name in enumerate(names))
+    coloured = [name for name in names if name in METHOD_COLOURS]
+    assert coloured != names
+    assert all((method_colour(name) in drawn) == (name in coloured) for name in names if name != "joint")
+    # A few methods are all in colour, whatever they are called.
+    assert method_colour("agem") in draw_comparison("title", [("agem", [[0.9, 0.8]])], "svg").decode()
 
 
 # Groups

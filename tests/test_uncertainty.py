@@ -6,18 +6,28 @@ import numpy as np
 import pytest
 
 from vcl import cli, runs
-from vcl.analysis.uncertainty import averaged, flat, noise, outsiders, uncertainty
+from vcl.analysis.uncertainty import averaged, entropies, flat, noise, outsiders, pooled, uncertainty
 from vcl.errors import VclError
+from vcl.evaluation import Prediction, auroc, reliability
 from vcl.runs import StoredRun
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory):
+def seeds(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     stream = runs.StreamOptions(num_tasks=2)
-    config = runs.configure("split-digits", "vcl", threads=1, stream=stream, hidden=(20,), epochs=20)
-    runs.run(config, root)
-    return StoredRun.open(root / config.name)
+    configs = [
+        runs.configure("split-digits", "vcl", seed=seed, threads=1, stream=stream, hidden=(20,), epochs=20)
+        for seed in range(2)
+    ]
+    for config in configs:
+        runs.run(config, root)
+    return [StoredRun.open(root / config.name) for config in configs]
+
+
+@pytest.fixture(scope="module")
+def stored(seeds):
+    return seeds[0]
 
 
 def test_the_report_agrees_with_the_result(stored):
@@ -43,12 +53,38 @@ def test_inputs_from_outside_are_not_the_task_s_own(stored):
     assert not np.array_equal(drawn, noise(stream, 0, 1)[: len(drawn)])
 
 
-def test_the_command_averages_over_runs(stored, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["vcl", "uncertainty", str(stored.path), str(stored.path), "--json"])
+def test_the_command_averages_over_seeds_and_draws_them(seeds, tmp_path, monkeypatch, capsys):
+    picture = tmp_path / "trust.svg"
+    paths = [str(run.path) for run in seeds]
+    monkeypatch.setattr("sys.argv", ["vcl", "uncertainty", *paths, "--json", "--figure", str(picture)])
     cli.main()
     found = json.loads(capsys.readouterr().out)["vcl"]
+    reports = [uncertainty(run) for run in seeds]
     assert found["runs"] == 2
-    assert found["accuracy"]["standard_deviation"] == 0.0
-    assert found["auroc_noise_total"]["mean"] == pytest.approx(flat(uncertainty(stored))["auroc_noise_total"])
+    values = [flat(report)["auroc_noise_total"] for report in reports]
+    assert found["auroc_noise_total"]["values"] == pytest.approx(values)
+    assert found["auroc_noise_total"]["mean"] == pytest.approx(np.mean(values))
+    assert found["auroc_noise_total"]["standard_deviation"] == pytest.approx(np.std(values, ddof=1))
+    # Everything is answered at a coverage of one; the diagram counts every example of both runs.
+    assert found["risk_coverage"]["risk"][-1] == pytest.approx(1 - found["accuracy"]["mean"])
+    assert sum(found["reliability"]["counts"]) == sum(int(r.reliability.counts.sum()) for r in reports)
+    assert b"confidence" in picture.read_bytes()
     with pytest.raises(VclError, match="no runs"):
         averaged([])
+
+
+def test_one_diagram_of_several_runs_is_that_of_all_their_examples():
+    rng = np.random.default_rng(0)
+    probabilities, labels = rng.dirichlet(np.ones(3), 90), rng.integers(3, size=90)
+    parts = [reliability(probabilities[rows], labels[rows]) for rows in (slice(0, 30), slice(30, 90))]
+    found = pooled(parts)
+    for ours, whole in zip(found, reliability(probabilities, labels), strict=True):
+        np.testing.assert_allclose(ours, whole)
+
+
+def test_a_point_estimate_does_not_tell_inputs_apart_by_what_it_does_not_know():
+    """Its epistemic entropy is zero but for rounding, of which no detection may be made."""
+    inside, outside = (
+        Prediction(np.zeros((5, 2)), np.full(5, 0.5), 0.5 - 1e-8 * np.arange(5) - shift) for shift in (0.0, 1e-7)
+    )
+    assert auroc(*entropies(inside, outside)[1]) == 0.5

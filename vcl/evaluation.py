@@ -252,8 +252,20 @@ def risk_at_coverage(
     >>> risk_at_coverage(np.array([0.1, 0.2, 0.9, 0.3]), np.array([True, True, False, True]), 0.75)
     0.0
     """
-    kept = np.argsort(uncertainty, kind="stable")[: max(1, round(coverage * len(correct)))]
-    return float(np.mean(~correct[kept].astype(bool)))
+    return float(risk_curve(uncertainty, correct, (coverage,))[0])
+
+
+def risk_curve(
+    uncertainty: Float[np.ndarray, "n"], correct: Shaped[np.ndarray, "n"], coverages: Sequence[float]
+) -> Float[np.ndarray, "c"]:
+    """`risk_at_coverage` for each of several coverages.
+
+    >>> risk_curve(np.array([0.1, 0.9]), np.array([True, False]), (0.5, 1.0)).tolist()
+    [0.0, 0.5]
+    """
+    wrong = np.cumsum(~correct[np.argsort(uncertainty, kind="stable")].astype(bool))
+    kept = np.maximum(1, np.round(np.multiply(coverages, len(correct))).astype(int))
+    return wrong[kept - 1] / kept
 
 
 def area_under_risk(uncertainty: Float[np.ndarray, "n"], correct: Shaped[np.ndarray, "n"]) -> float:
@@ -282,6 +294,15 @@ def backward_transfer(matrix: Matrix) -> float:
 def learning_accuracy(matrix: Matrix) -> float:
     """Mean over j of A[j,j]: accuracy on each task just after it was learnt (Riemer et al., 2019)."""
     return _mean([row[j] for j, row in enumerate(matrix)])
+
+
+def intransigence(matrix: Matrix, joint: Matrix) -> float:
+    """Mean over j of A*[j,j] - A[j,j], A* that of joint training (Chaudhry et al., 2018): what was not learnt.
+
+    >>> round(intransigence([[0.9, None], [0.8, 0.7]], [[0.9, None], [0.9, 0.9]]), 6)
+    0.1
+    """
+    return learning_accuracy(joint) - learning_accuracy(matrix)
 
 
 def forward_transfer(before: Sequence[float], untrained: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,11 +22,15 @@ from vcl.evaluation import (
     brier_score,
     expected_calibration_error,
     reliability,
-    risk_at_coverage,
+    risk_curve,
 )
 from vcl.runs.stored import StoredRun
 
 COVERAGES = (0.8, 0.9, 0.95)
+CURVE = tuple(percent / 100 for percent in range(1, 101))
+"""The coverages of the whole curve."""
+DIGITS = 6
+"""Of an epistemic entropy, in nats: what is beyond is rounding, and all that a point estimate has."""
 MOST = 2000
 """Most inputs of each kind and task."""
 OTHER = {"split-mnist": "split-fashion", "permuted-mnist": "permuted-fashion"}
@@ -50,6 +54,8 @@ class Report(NamedTuple):
     calibration_error: float
     risk: dict[float, float]
     """The part of wrong answers among the most certain ones, by the part that is answered."""
+    risk_curve: Float[np.ndarray, "coverages"]
+    """The same for each part of CURVE."""
     area_under_risk: float
     outside: dict[str, Detection]
     reliability: Reliability
@@ -96,7 +102,8 @@ def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
         calibration_error=mean(
             expected_calibration_error(p.probabilities, y) for p, y in zip(found, labels, strict=True)
         ),
-        risk={c: mean(risk_at_coverage(doubt, right, c) for doubt, right in pairs) for c in COVERAGES},
+        risk=dict(zip(COVERAGES, mean_risk(pairs, COVERAGES).tolist(), strict=True)),
+        risk_curve=mean_risk(pairs, CURVE),
         area_under_risk=mean(area_under_risk(doubt, right) for doubt, right in pairs),
         outside={
             name: Detection(mean(d.total for d in values), mean(d.epistemic for d in values))
@@ -106,13 +113,20 @@ def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
     )
 
 
+def mean_risk(
+    pairs: Sequence[tuple[Float[np.ndarray, "n"], Shaped[np.ndarray, "n"]]], coverages: Sequence[float]
+) -> Float[np.ndarray, "coverages"]:
+    """Risk at some coverages; mean over tasks, each with its doubts and whether they were right."""
+    return np.mean([risk_curve(doubt, right, coverages) for doubt, right in pairs], axis=0)
+
+
 def entropies(
     inside: Prediction, outside: Prediction
 ) -> Sequence[tuple[Float[np.ndarray, "n"], Float[np.ndarray, "m"]]]:
     """Total and epistemic, of both."""
     return [
         (inside.total_entropy, outside.total_entropy),
-        (inside.epistemic_entropy, outside.epistemic_entropy),
+        (inside.epistemic_entropy.round(DIGITS), outside.epistemic_entropy.round(DIGITS)),
     ]
 
 
@@ -154,6 +168,33 @@ def averaged(reports: Sequence[Report]) -> dict[str, tuple[float, float]]:
         for name in columns[0]
         for values in [[column[name] for column in columns]]
     }
+
+
+def as_json(reports: Sequence[Report]) -> dict[str, Any]:
+    """All there is of some runs that differ in their seeds: means, standard deviations and every run's own value."""
+    values = [flat(report) for report in reports]
+    curves = np.array([report.risk_curve for report in reports])
+    diagram = pooled([report.reliability for report in reports])
+    return {
+        "runs": len(reports),
+        **{
+            name: {"mean": m, "standard_deviation": s, "values": [one[name] for one in values]}
+            for name, (m, s) in averaged(reports).items()
+        },
+        "reliability": {name: array.tolist() for name, array in diagram._asdict().items()},
+        "risk_coverage": {"coverage": list(CURVE), "risk": curves.mean(axis=0).tolist()},
+    }
+
+
+def pooled(diagrams: Sequence[Reliability]) -> Reliability:
+    """One reliability diagram of the examples of several."""
+    counts = np.array([diagram.counts for diagram in diagrams])
+    total = counts.sum(axis=0)
+    confidence, accuracy = (
+        np.sum(counts * np.array(values), axis=0) / np.maximum(total, 1)
+        for values in ([d.confidence for d in diagrams], [d.accuracy for d in diagrams])
+    )
+    return Reliability(total, confidence, accuracy)
 
 
 def flat(report: Report) -> dict[str, float]:

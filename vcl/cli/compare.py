@@ -71,6 +71,13 @@ def compare(
         str | None,
         Parameter(help="A method of --methods: also tabulate paired differences to it, with 95 % intervals."),
     ] = None,
+    uncertainty: Annotated[
+        bool,
+        Parameter(
+            help="Also measure every run as `vcl uncertainty` does; as NAME-uncertainty.json, .svg and .png.",
+            negative="",
+        ),
+    ] = False,
     data_dir: DataDir = None,
     checkpoint_seconds: CheckpointSeconds = 15.0,
     dask: Dask = None,
@@ -113,7 +120,10 @@ def compare(
     rows, failed = rows_of(chosen, dict(zip(chosen, found, strict=True)), out)
     parts = [benchmark, scenario, f"{num_tasks}-tasks" if num_tasks else None, network]
     parts += ["x".join(map(str, hidden)) if hidden else None, "validation" if validation else None]
-    present(rows, "-".join(part for part in parts if part), tables or out / "compare", reference, as_json=json)
+    name, folder = "-".join(part for part in parts if part), tables or out / "compare"
+    present(rows, name, folder, reference, as_json=json)
+    if uncertainty:
+        present_uncertainty(rows, chosen, name, folder, out, data_dir, as_json=json)
     for label, reason in refused.items():
         err.print(f"[bold]{escape(label)}[/bold] is not in the table: {escape(reason)}", soft_wrap=True)
     if failed:
@@ -177,6 +187,7 @@ def rows_of(configs: Configs, outcomes: dict[tuple[str, int], Any], root: Path) 
     from vcl.runs import StoredRun, comparison
 
     rows, failed = [], {}
+    joint = [found for (name, _), found in outcomes.items() if name == "joint" and not isinstance(found, VclError)]
     for label in dict.fromkeys(label for label, _ in configs):
         found = [outcome for (name, _), outcome in outcomes.items() if name == label]
         failures = [outcome for outcome in found if isinstance(outcome, VclError)]
@@ -184,7 +195,7 @@ def rows_of(configs: Configs, outcomes: dict[tuple[str, int], Any], root: Path) 
             failed[label] = str(failures[-1])
         else:
             run = StoredRun.open(root / configs[label, 0].name)
-            rows.append(comparison.row(label, found, run.spec, architecture(run.learner)))
+            rows.append(comparison.row(label, found, run.spec, architecture(run.learner), joint))
     return rows, failed
 
 
@@ -216,9 +227,49 @@ def present(rows: list["Row"], name: str, folder: Path, reference: str | None, *
         for kind, content in files.items():
             write_atomically(folder / f"{name}.{kind}", content)
     if as_json:
-        print_json([{"method": r.label, "notes": r.notes, "curve": r.curve, **r.values} for r in ranked])
+        print_json([as_json_row(row, against) for row in ranked])
     else:
         stdout().print(tabulate.comparison_table(comparison.cells(rows, comparison.SHOWN), name))
         if differences:
             stdout().print(differences, markup=False)
     say(f"Tables and plot: {folder / name}.md, .csv, .svg, .png")
+
+
+def as_json_row(row: "Row", reference: "Row | None") -> dict[str, Any]:
+    """A row with the values of all its seeds, and its paired differences to the reference."""
+    from vcl.runs import comparison
+
+    line: dict[str, Any] = {"method": row.label, "notes": row.notes, "curve": row.curve, **row.values}
+    if reference is not None and row is not reference:
+        gaps = comparison.differences(row, reference)
+        line["difference"] = {"to": reference.label, **{name: gap._asdict() for name, gap in gaps.items()}}
+    return line
+
+
+def present_uncertainty(
+    rows: list["Row"], configs: Configs, name: str, folder: Path, root: Path, data_dir: Path | None, *, as_json: bool
+) -> None:
+    """Measure the runs of all rows as `vcl uncertainty` does; write what was found, and show its table."""
+    from json import dumps
+
+    from vcl.analysis import uncertainty
+    from vcl.cli.uncertainty import measured
+    from vcl.files import write_atomically, writing
+    from vcl.report.figures.drawing import saved
+    from vcl.report.figures.uncertainty import draw_uncertainty
+    from vcl.runs import StoredRun
+
+    found = {}
+    for label in (row.label for row in rows):
+        stored = [StoredRun.open(root / config.name) for (of, _), config in configs.items() if of == label]
+        found[label] = measured(stored, data_dir)
+    everything = {label: uncertainty.as_json(reports) for label, reports in found.items()}
+    figure = draw_uncertainty(f"Uncertainty: {name}", found)
+    files = {"json": dumps(everything, indent=1).encode(), **{kind: saved(figure, kind) for kind in ("svg", "png")}}
+    with writing(folder):
+        for kind, content in files.items():
+            write_atomically(folder / f"{name}-uncertainty.{kind}", content)
+    if not as_json:
+        means = {label: uncertainty.averaged(reports) for label, reports in found.items()}
+        stdout().print(tabulate.uncertainty_table(means, {label: len(reports) for label, reports in found.items()}))
+    say(f"Uncertainty: {folder / name}-uncertainty.json, .svg, .png")

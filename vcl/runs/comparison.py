@@ -12,7 +12,7 @@ from scipy.stats import t as student_t
 
 from vcl.core import StreamSpec
 from vcl.errors import VclError, choose
-from vcl.evaluation import learning_accuracy
+from vcl.evaluation import intransigence, learning_accuracy
 from vcl.methods import METHODS
 from vcl.nets import Network
 from vcl.runs.results import Result
@@ -23,6 +23,7 @@ MEASURES = {
     "backward_transfer": ("backward transfer", 100.0, 2),
     "forward_transfer": ("forward transfer", 100.0, 2),
     "learning_accuracy": ("learning accuracy (%)", 100.0, 2),
+    "intransigence": ("intransigence", 100.0, 2),
     "calibration_error": ("calibration error", 100.0, 2),
     "brier_score": ("Brier score", 1.0, 4),
     "negative_log_likelihood": ("negative log-likelihood", 1.0, 3),
@@ -30,10 +31,13 @@ MEASURES = {
     "stored_examples": ("stored examples", 1.0, 0),
     "steps": ("steps", 1.0, 0),
     "train_seconds": ("training (s)", 1.0, 0),
+    "cpu_seconds": ("CPU (s)", 1.0, 0),
 }
 """What is measured: title, factor to the unit shown (100: percentage points), digits."""
 SHOWN = ("average_accuracy", "forgetting", "learning_accuracy", "calibration_error", "train_seconds")
 """The measures of the table in the terminal, which must fit; files have all."""
+DIFFERENCES = ("average_accuracy", "calibration_error", "brier_score", "negative_log_likelihood")
+"""The measures whose paired differences are tabulated."""
 CERTAIN = {"parameters", "stored_examples", "steps"}
 """Measures that do not depend on the seed, so that they have no standard deviation."""
 
@@ -126,9 +130,21 @@ class Row:
         return values if len(values) == len(self.values[measure]) else []
 
 
-def row(label: str, results: Sequence[Result], spec: StreamSpec, network: Network) -> Row:
-    """One method's runs, which learnt a stream of this spec with this network."""
+def row(
+    label: str,
+    results: Sequence[Result],
+    spec: StreamSpec,
+    network: Network,
+    joint: Sequence[Result] = (),
+) -> Row:
+    """One method's runs, which learnt a stream of this spec with this network; `joint` has those of joint training.
+
+    Without joint training on the same seeds intransigence is not defined.
+    """
     values = {name: [measure(result, name) for result in results] for name in MEASURES}
+    if len(joint) == len(results):
+        pairs = zip(results, joint, strict=True)
+        values["intransigence"] = [intransigence(a["accuracy_matrix"], b["accuracy_matrix"]) for a, b in pairs]
     curve = [[mean([a for a in line if a is not None]) for line in result["accuracy_matrix"]] for result in results]
     first = results[0]
     notes = []
@@ -151,7 +167,7 @@ def measure(result: Result, name: str) -> float | None:
         return -mean(score["log_likelihood"] for score in result["scores"][-1])
     if name == "learning_accuracy":
         return learning_accuracy(result["accuracy_matrix"])
-    value: float | None = result[name]  # type: ignore[literal-required]
+    value: float | None = result.get(name)  # type: ignore[assignment]
     return None if value is None else float(value)
 
 
@@ -183,18 +199,35 @@ def difference(row: Row, reference: Row, name: str = "average_accuracy") -> Diff
     return Difference(mean(gaps), mean(gaps) - half, mean(gaps) + half)
 
 
+def differences(row: Row, reference: Row) -> dict[str, Difference]:
+    """How a method differs from another in each of DIFFERENCES that both have on the same seeds."""
+    found = {name: difference(row, reference, name) for name in DIFFERENCES}
+    return {name: gap for name, gap in found.items() if gap}
+
+
 def differences_as_markdown(rows: Sequence[Row], reference: Row) -> str:
-    """Accuracy, in points, against one method."""
+    """Every method against one: the mean difference over seeds, and its 95 % interval in brackets."""
+    titles = [MEASURES[name][0].replace("(%)", "(points)") for name in DIFFERENCES]
     lines = [
-        f"| method | accuracy minus that of {reference.label} (points) | 95 % interval |",
-        "| --- | ---: | :---: |",
+        f"Paired differences to {reference.label} over seeds, with 95 % intervals (Student's t):",
+        "",
+        f"| method | {' | '.join(titles)} |",
+        f"| --- |{' ---: |' * len(titles)}",
     ]
     for row in best_first(rows):
-        found = None if row is reference else difference(row, reference)
-        if found:
-            low, high = 100 * found.low, 100 * found.high
-            lines.append(f"| {row.label} | {100 * found.mean:+.2f} | {low:+.2f} … {high:+.2f} |")
+        if row is not reference and (found := differences(row, reference)):
+            texts = [difference_cell(name, found.get(name)) for name in DIFFERENCES]
+            lines.append(f"| {row.label} | {' | '.join(texts)} |")
     return "".join(f"{line}\n" for line in lines)
+
+
+def difference_cell(name: str, found: Difference | None) -> str:
+    """Mean (low … high), in the unit shown."""
+    _, factor, digits = MEASURES[name]
+    if found is None:
+        return ""
+    mean, low, high = (f"{factor * value:+.{digits}f}" for value in found)
+    return f"{mean} ({low} … {high})"
 
 
 def best_first(rows: Sequence[Row]) -> list[Row]:

@@ -36,6 +36,16 @@ class Progress:
     """Accuracy on each task just before it is learnt."""
 
 
+def clocks() -> dict[str, float]:
+    """The clock's seconds, and those that the processor worked for this process."""
+    return {"train_seconds": time.monotonic(), "cpu_seconds": time.process_time()}
+
+
+def times(facts: dict[str, Any]) -> dict[str, float | None]:
+    """What training took, as saved with a checkpoint; earlier versions did not count the processor's seconds."""
+    return {name: facts.get(name) for name in ("train_seconds", "cpu_seconds")}
+
+
 @dataclass
 class StageRecorder:
     """Keeps a stage's checkpoints and metrics in the run folder, and passes on how it goes."""
@@ -45,21 +55,26 @@ class StageRecorder:
     channel: Channel
     stop: Callable[[], bool]
     seconds_between: float
-    began: float
-    """When training would have begun, had it never been interrupted."""
+    before: dict[str, float | None]
+    """What training took up to `began`, as in `facts`."""
+    began: dict[str, float] = field(default_factory=clocks)
     saved_at: float = field(default_factory=time.monotonic)
     told: dict[str, int] = field(default_factory=dict)
 
     @property
-    def train_seconds(self) -> float:
-        return time.monotonic() - self.began
+    def taken(self) -> dict[str, float | None]:
+        """The time that training took so far: on the clock, and of the processor."""
+        return {
+            name: None if past is None else past + clocks()[name] - self.began[name]
+            for name, past in self.before.items()
+        }
 
     def restore(self, phase: str, like: PyTree) -> tuple[int, PyTree] | None:
         found = self.folder and self.folder.newest_during(self.stage + 1, phase, like, self.channel.warn)
         epoch = found[0] if found else 0
         self.told[phase] = epoch
         if found:
-            self.began = time.monotonic() - found[2]["train_seconds"]
+            self.before, self.began = times(found[2]), clocks()
         if self.folder:
             self.folder.replace_events(
                 e
@@ -76,8 +91,7 @@ class StageRecorder:
     def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None:
         due = time.monotonic() - self.saved_at >= self.seconds_between
         if self.folder and (due or last or self.stop()):
-            facts = {"train_seconds": self.train_seconds}
-            self.folder.save_during(self.stage + 1, phase, epoch, carry, facts)
+            self.folder.save_during(self.stage + 1, phase, epoch, carry, self.taken)
             self.saved_at = time.monotonic()
             self.channel.receive(Saved(self.stage))
         if self.stop():
@@ -120,7 +134,7 @@ def learn(
     if learner.joint:
         stream = joint(stream)
     now = learning.begin(learner, stream.spec, seed)
-    facts: dict[str, Any] = {"steps": 0, "train_seconds": 0.0}
+    facts: dict[str, Any] = {"steps": 0, "train_seconds": 0.0, "cpu_seconds": 0.0}
     if folder and (found := folder.newest_after(now.state, channel.warn)):
         stages, state, facts = found
         now = replace(now, state=state, stages=stages)
@@ -128,11 +142,10 @@ def learn(
     progress = recover(now, stream, channel, stop)
 
     for stage in range(now.stages, len(stream.stages)):
-        began = time.monotonic() - facts["train_seconds"]
-        recorder = StageRecorder(folder, stage, channel, stop, seconds_between_checkpoints, began)
+        recorder = StageRecorder(folder, stage, channel, stop, seconds_between_checkpoints, times(facts))
         fit = Fitter(recorder, trace(stage + 1) if trace and stream.ends_task(stage) else NoTracer())
         now = learning.observe(now, stream.task(stage), stream.train(stage), fit)
-        facts = {"steps": facts["steps"] + fit.steps, "train_seconds": recorder.train_seconds}
+        facts = {"steps": facts["steps"] + fit.steps, **recorder.taken}
         if folder:
             ends = [s + 1 for s in range(stage) if stream.ends_task(s)]
             folder.save_after(stage + 1, now.state, facts, keep=ends)
@@ -144,6 +157,7 @@ def learn(
         **summary(progress, stream),
         "steps": facts["steps"],
         "train_seconds": facts["train_seconds"],
+        "cpu_seconds": facts.get("cpu_seconds"),
         "parameters": footprint.parameters,
         "stored_examples": footprint.stored_examples,
         "state_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(now.state)),

@@ -51,6 +51,8 @@ class Measured(Summary):
 
     steps: int
     train_seconds: float
+    cpu_seconds: NotRequired[float | None]
+    """The processor's part of them, which other work on the machine does not lengthen. Runs before 0.2 lack it."""
     parameters: int
     stored_examples: int
     state_bytes: int

@@ -12,7 +12,18 @@ from matplotlib.figure import Figure
 
 from vcl.errors import VclError
 from vcl.files import write_output, writing
-from vcl.report.figures.drawing import DASHES, MARKERS, after_tasks, canvas, caption, colours, saved, tidy
+from vcl.report.figures.drawing import (
+    DASHES,
+    MARKERS,
+    METHOD_COLOURS,
+    after_tasks,
+    canvas,
+    caption,
+    colours,
+    method_colour,
+    saved,
+    tidy,
+)
 from vcl.report.groups import results_by_configuration
 from vcl.report.labels import labels
 from vcl.runs.results import Result
@@ -20,19 +31,12 @@ from vcl.runs.results import Result
 MOST_PANELS = 11
 """With more tasks than this, some are chosen, evenly from the first to the last."""
 
-METHOD_COLOURS = {
-    "kronecker-vcl": "#b2182b",
-    "vcl": "#e08214",
-    "gvcl": "#fdb863",
-    "laplace": "#2166ac",
-    "ewc": "#4393c3",
-    "si": "#35978f",
-    "joint": "#000000",
-    "finetune": "#7f7f7f",
-}
-"""Methods that stand out in a comparison have the same colour in every one; the others are grey."""
-OTHERS = "#c4c4c4"
-TICKS = (10, 20, 40, 60, 80, 90, 95, 97, 98, 99, 99.5, 99.8, 99.9)
+OTHERS, OTHERS_TEXT = "#c4c4c4", "#767676"
+FEW = 8
+"""So many methods or fewer are all in colour; of more, those that stand out."""
+TICKS = (10, 20, 40, 60, 80, 90, 95, 97, 98, 99, 99.5, 99.8, 99.9, 99.95)
+LINE_OF_TEXT = 0.15
+"""Inches from one label to the next."""
 
 
 def accuracy_figure(results: Sequence[Result], path: Path) -> None:
@@ -80,39 +84,99 @@ def draw_accuracy(results: Sequence[Result]) -> Figure:
 
 
 def draw_comparison(title: str, curves: Sequence[tuple[str, Sequence[Sequence[float]]]], kind: str) -> bytes:
-    """Average accuracy on the tasks seen, after each task, of several methods: (name, a curve for each seed)."""
-    figure = canvas(8.0, 4.6 + 0.12 * max(0, len(curves) - 12), title)
+    """Average accuracy on the tasks seen, after each task, of several methods: (name, a curve for each seed).
+
+    A few methods stand out in colours that are theirs in every figure, the others are grey. The vertical axis is
+    logarithmic in the error, so that the best are told apart. Every line has its name at its end.
+    """
+    height = max(4.0, 1.2 + LINE_OF_TEXT * len(curves))
+    figure = canvas(8.5, height, title)
     axes = figure.subplots()
+    ends = []
     for number, (name, seeds) in enumerate(curves):
         values = 100 * np.array(seeds)
-        method = name.split(":")[0]
-        label = f"{name}  {values[:, -1].mean():.2f}"
-        if method in METHOD_COLOURS:
-            line(axes, values, number, METHOD_COLOURS[method], label)
+        stands_out = len(curves) <= FEW or name.split(":")[0] in METHOD_COLOURS
+        if stands_out:
+            line(axes, values, number, method_colour(name), name)
         else:
-            axes.plot(np.arange(1, values.shape[1] + 1), values.mean(0), color=OTHERS, lw=0.8, zorder=1, label=label)
-            axes.lines[-1].set(marker=MARKERS[number % len(MARKERS)], ms=3)
+            axes.plot(np.arange(1, values.shape[1] + 1), values.mean(0), color=OTHERS, lw=0.9, zorder=1)
+        ends.append((f"{name}  {values[:, -1].mean():.2f}", values[:, -1].mean(), method_colour(name), stands_out))
     errors_to_the_top(axes)
-    axes.set(ylabel="average accuracy on tasks seen (%)")
-    after_tasks(axes, len(curves[0][1][0]))
+    axes.set_ylabel("average accuracy on tasks seen (%)")
+    number = len(curves[0][1][0])
+    after_tasks(axes, number)
+    axes.set_xlim(right=number + 0.02 * number)
     tidy(axes)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    name_ends(axes, number, ends, LINE_OF_TEXT / (height - 1.0))
     return saved(figure, kind)
+
+
+def name_ends(axes: Axes, last: int, ends: Sequence[tuple[str, float, str, bool]], apart: float) -> None:
+    """Write the name of each line to the right of its end, no two over each other: (name, value, colour, in colour).
+
+    `apart` is the least distance of two names, as a part of the axes' height.
+    """
+    low, high = to_height(axes.get_ylim(), 0.0)
+    wanted = [float(np.clip((to_height(value, 1e-9) - low) / (high - low), 0.0, 1.0)) for _, value, *_ in ends]
+    for (name, value, colour, stands_out), place in zip(ends, spread_out(wanted, apart), strict=True):
+        axes.annotate(
+            name,
+            (last, value),
+            (1.05, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=8,
+            color=colour if stands_out else OTHERS_TEXT,
+            fontweight="bold" if stands_out else "normal",
+            arrowprops={
+                "arrowstyle": "-",
+                "color": colour if stands_out else OTHERS,
+                "lw": 0.6,
+                # From the left of the name, in the middle, to the end of the line.
+                "relpos": (0.0, 0.5),
+                "shrinkA": 0.0,
+                "shrinkB": 1.0,
+            },
+            annotation_clip=False,
+        )
+
+
+def spread_out(wanted: Sequence[float], apart: float) -> list[float]:
+    """Places as near as can be to those wanted, in the same order, and nowhere nearer to each other than `apart`.
+
+    >>> [round(place, 3) for place in spread_out([0.5, 0.5, 0.9], 0.1)]
+    [0.45, 0.55, 0.9]
+    """
+    order = np.argsort(wanted, kind="stable")
+    steps = apart * np.arange(len(order))
+    # Without the steps the places must not fall: that is isotonic regression, by pooling neighbours.
+    groups: list[list[float]] = []
+    for value in np.asarray(wanted)[order] - steps:
+        groups.append([float(value)])
+        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    level = np.concatenate([np.full(len(group), np.mean(group)) for group in groups])
+    places = np.empty(len(order))
+    places[order] = level + steps
+    return places.tolist()
 
 
 def errors_to_the_top(axes: Axes) -> None:
     """An axis of accuracy on which halving the error is one distance everywhere, so that the best stay apart."""
-    axes.set_yscale("function", functions=(to_height, to_accuracy))
-    lowest = min(float(np.min(np.asarray(one.get_ydata(), float))) for one in axes.lines)
-    best = max(float(np.max(np.asarray(one.get_ydata(), float))) for one in axes.lines)
-    shown = [tick for tick in TICKS if lowest - 5 <= tick <= max(best, 99.0) + 0.5]
-    axes.set_yticks(shown, [f"{tick:g}" for tick in shown])
+    errors = 100.0 - np.concatenate([np.asarray(one.get_ydata(), float) for one in axes.lines])
+    # Perfect is infinitely high: it is drawn at half the smallest error that there is, which is the top.
+    least = (0.9 if errors.min() > 0 else 0.5) * max(0.02, float(np.min(errors[errors > 0], initial=1.0)))
+    axes.set_yscale("function", functions=(lambda a: to_height(a, least), to_accuracy))
+    axes.set_ylim(100.0 - 1.1 * max(1.0, errors.max()), 100.0 - least)
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in TICKS if low <= tick <= high]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
 
 
-def to_height(accuracy: Any) -> Any:
-    """-log of the error, in per cent; 0.01 stands for none."""
-    return -np.log10(np.maximum(100.0 - np.asarray(accuracy, float), 0.01))
+def to_height(accuracy: Any, least: float) -> Any:
+    """-log of the error, in per cent; an error below `least` counts as that."""
+    return -np.log10(np.maximum(100.0 - np.asarray(accuracy, float), least))
 
 
 def to_accuracy(height: Any) -> Any:
@@ -130,7 +194,9 @@ def draw_curves(title: str, groups: Sequence[tuple[str, Sequence[Result]]]) -> F
     rows = -(-(len(tasks) + 1) // columns)
     figure = canvas(2.5 * columns, 2.1 * rows + 0.9, title)
     panels = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
-    shades = colours(len(groups))
+    shades: list[Any] = [method_colour(name) for name, _ in groups]
+    if len(set(shades)) < len(groups):
+        shades = colours(len(groups))
     for number, (name, results) in enumerate(groups):
         label, matrices = f"{name} ({len(results)})", accuracies(results)
         for axes, task in zip(panels, tasks, strict=False):

@@ -2,6 +2,7 @@
 
 import io
 import textwrap
+import zlib
 from typing import Any
 
 import matplotlib as mpl
@@ -23,6 +24,30 @@ CHANNELS = "gray"
 """Of each channel of a colour image: dark is negative, bright positive."""
 # Okabe and Ito's colours, without the yellow that white paper swallows.
 DISTINCT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+METHOD_COLOURS = {
+    "kronecker-vcl": "#b2182b",
+    "vcl": "#e08214",
+    "gvcl": "#8c510a",
+    "laplace": "#2166ac",
+    "ewc": "#4393c3",
+    "si": "#35978f",
+    "joint": "#000000",
+    "finetune": "#7b3294",
+}
+"""The methods that stand out among many."""
+FURTHER = (
+    "#1b7837",
+    "#c51b7d",
+    "#01665e",
+    "#5e4fa2",
+    "#bf812d",
+    "#7fbc41",
+    "#d6604d",
+    "#4d4d4d",
+    "#80cdc1",
+    "#de77ae",
+)
+"""Those of the others, by their names."""
 # Colour, dash and marker together tell lines apart, also without colour.
 DASHES, MARKERS = ("-", "--", ":", "-."), "osv^D<>pXhP*d"
 DOTS_PER_INCH = 150
@@ -67,6 +92,16 @@ def colours(number: int) -> list[Any]:
     if number <= len(DISTINCT):
         return list(DISTINCT[:number])
     return list(mpl.colormaps["viridis"](np.linspace(0, 0.92, number)))
+
+
+def method_colour(label: str) -> str:
+    """The colour of a method, the same in every figure; `vcl:coreset=200` and `vcl, seed 0` have that of `vcl`.
+
+    >>> method_colour("vcl") == method_colour("vcl:coreset=200") != method_colour("laplace")
+    True
+    """
+    name = label.split(":", maxsplit=1)[0].split(",", maxsplit=1)[0]
+    return METHOD_COLOURS.get(name) or FURTHER[zlib.crc32(name.encode()) % len(FURTHER)]
 
 
 def legend(figure: Figure, entries: dict[str, Any]) -> None:
