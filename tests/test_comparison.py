@@ -204,7 +204,7 @@ def test_compare_runs_what_is_missing_and_leaves_out_what_is_not_defined(tmp_pat
     code, out, err = call(
         monkeypatch, capsys,
         *("compare", "split-digits", "--methods", methods, "--hidden", "20", "--jobs", 1, "--json", "--quiet"),
-        *("--scenario", "class", "--num-tasks", 2, "--out", tmp_path),
+        *("--scenario", "class", "--num-tasks", 2, "--out", tmp_path, "--uncertainty"),
     )  # fmt: skip
     rows = json.loads(out)
     assert {row["method"] for row in rows} == {"finetune", "ewc:epochs=3"}
@@ -215,7 +215,14 @@ def test_compare_runs_what_is_missing_and_leaves_out_what_is_not_defined(tmp_pat
     assert "learning_rate=1e30 failed" in err
     assert "progressive is not in the table" in err
     written = sorted(path.name for path in Path(tmp_path / "compare").iterdir())
-    assert written == [f"split-digits-class-2-tasks-20.{kind}" for kind in ("csv", "md", "png", "svg")]
+    name = "split-digits-class-2-tasks-20"
+    also = [f"{name}-uncertainty.{kind}" for kind in ("json", "md", "png", "svg")]
+    assert written == sorted([*(f"{name}.{kind}" for kind in ("csv", "md", "png", "svg")), *also])
+    measured = json.loads((tmp_path / "compare" / also[0]).read_text())["finetune"]
+    assert measured["accuracy"]["values"] == pytest.approx([before["average_accuracy"]])
+    table = (tmp_path / "compare" / also[1]).read_text()
+    assert f"| finetune | 1 | {100 * before['average_accuracy']:.2f} | " in table
+    assert "| noise, total | noise, epistemic |" in table
 
 
 def test_methods_that_refuse_the_network_are_listed_below_the_table(tmp_path, monkeypatch, capsys):

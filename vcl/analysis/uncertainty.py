@@ -1,6 +1,6 @@
 """Whether a stored run's uncertainty can be trusted: calibration, selective prediction, inputs from outside."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -31,6 +31,8 @@ CURVE = tuple(percent / 100 for percent in range(1, 101))
 """The coverages of the whole curve."""
 DIGITS = 6
 """Of an epistemic entropy, in nats: what is beyond is rounding, and all that a point estimate has."""
+PERCENT = ("accuracy", "calibration_error", "risk_at")
+"""Measures that are shown in per cent."""
 MOST = 2000
 """Most inputs of each kind and task."""
 OTHER = {"split-mnist": "split-fashion", "permuted-mnist": "permuted-fashion"}
@@ -184,6 +186,32 @@ def as_json(reports: Sequence[Report]) -> dict[str, Any]:
         "reliability": {name: array.tolist() for name, array in diagram._asdict().items()},
         "risk_coverage": {"coverage": list(CURVE), "risk": curves.mean(axis=0).tolist()},
     }
+
+
+def as_markdown(found: Mapping[str, Sequence[Report]]) -> str:
+    """A table for a document: a line for each method, mean ± standard deviation over its runs.
+
+    Accuracy, calibration error and risk in per cent; AUROC by total and by epistemic entropy.
+    """
+    first = next(iter(found.values()))[0]
+    titles = {
+        "accuracy": "accuracy (%)",
+        "brier_score": "Brier score",
+        "calibration_error": "calibration error (%)",
+        "risk_at_90": "wrong of the surest 90 % (%)",
+    }
+    for kind in first.outside:
+        titles |= {f"auroc_{kind}_{part}": f"{kind}, {part}" for part in Detection._fields}
+    lines = [["method", "runs", *titles.values()], ["---", *["---:"] * (len(titles) + 1)]]
+    for name, reports in found.items():
+        cells = []
+        for measure, (average, spread) in averaged(reports).items():
+            if measure in titles:
+                factor, digits = (100.0, 2) if measure.startswith(PERCENT) else (1.0, 4)
+                several = f" ± {factor * spread:.{digits}f}" if len(reports) > 1 else ""
+                cells.append(f"{factor * average:.{digits}f}{several}")
+        lines.append([name, str(len(reports)), *cells])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def pooled(diagrams: Sequence[Reliability]) -> Reliability:

@@ -1,7 +1,8 @@
 """Which hidden units are active, and by what measure.
 
-A pruned unit has incoming weights at the prior and outgoing weights at a delta on zero, so that its removal does not
-change the predictions (section 4.1 of the paper). Each half of that sentence is a measure here, for every unit:
+The paper describes a pruned unit as one with incoming weights at the prior and outgoing weights at a delta on zero,
+so that its removal does not change the predictions (section 4.1). Outgoing weights need not be near a delta for that
+(docs/understanding.md), so every part of the sentence is a measure here, for every unit:
 
 - `information`: KL(q ‖ p) of its incoming weights and bias, in nats. Near zero: the data taught it nothing.
 - `signal_to_noise`: the largest |μ|/σ of its outgoing weights. Below about one: none is surely different from 0.

@@ -74,7 +74,7 @@ def compare(
     uncertainty: Annotated[
         bool,
         Parameter(
-            help="Also measure every run as `vcl uncertainty` does; as NAME-uncertainty.json, .svg and .png.",
+            help="Also measure every run as `vcl uncertainty` does; as NAME-uncertainty.md, .json, .svg and .png.",
             negative="",
         ),
     ] = False,
@@ -240,8 +240,7 @@ def as_json_row(row: "Row", reference: "Row | None") -> dict[str, Any]:
     from vcl.runs import comparison
 
     line: dict[str, Any] = {"method": row.label, "notes": row.notes, "curve": row.curve, **row.values}
-    if reference is not None and row is not reference:
-        gaps = comparison.differences(row, reference)
+    if reference is not None and row is not reference and (gaps := comparison.differences(row, reference)):
         line["difference"] = {"to": reference.label, **{name: gap._asdict() for name, gap in gaps.items()}}
     return line
 
@@ -265,11 +264,15 @@ def present_uncertainty(
         found[label] = measured(stored, data_dir)
     everything = {label: uncertainty.as_json(reports) for label, reports in found.items()}
     figure = draw_uncertainty(f"Uncertainty: {name}", found)
-    files = {"json": dumps(everything, indent=1).encode(), **{kind: saved(figure, kind) for kind in ("svg", "png")}}
+    files = {
+        "md": uncertainty.as_markdown(found).encode(),
+        "json": dumps(everything, indent=1).encode(),
+        **{kind: saved(figure, kind) for kind in ("svg", "png")},
+    }
     with writing(folder):
         for kind, content in files.items():
             write_atomically(folder / f"{name}-uncertainty.{kind}", content)
     if not as_json:
         means = {label: uncertainty.averaged(reports) for label, reports in found.items()}
         stdout().print(tabulate.uncertainty_table(means, {label: len(reports) for label, reports in found.items()}))
-    say(f"Uncertainty: {folder / name}-uncertainty.json, .svg, .png")
+    say(f"Uncertainty: {folder / name}-uncertainty.md, .json, .svg, .png")

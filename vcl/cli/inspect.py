@@ -179,8 +179,9 @@ def figures(
 
     For each stream of tasks: accuracy curves, one line per configuration (`vcl run split-mnist --coreset 40` and the
     same without give the paper's appendix). For each configuration: the number of active units after each task. For
-    each run of vcl and joint-vcl: its active units, the means and variances of all units, output weights, and
-    transfer between tasks; for runs made with `--trace` also the cost and the benefit of each unit during training.
+    each run of vcl, joint-vcl and kronecker-vcl: its active units, the means and variances of all units, output
+    weights, and transfer between tasks; for runs made with `--trace` also the cost and the benefit of each unit
+    during training.
 
     Example: [bold]vcl figures runs/split-mnist-vcl-*[/bold]
     """

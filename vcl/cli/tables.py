@@ -169,16 +169,14 @@ def comparison_table(cells: Sequence[Sequence[str]], name: str) -> Table:
     return table
 
 
-SHARES = ("accuracy", "calibration_error", "risk_at")
-"""Beginnings of the names of measures that are shown in per cent."""
-
-
 def uncertainty_table(found: Mapping[str, Mapping[str, tuple[float, float]]], runs: Mapping[str, int]) -> Table:
     """A line for each measure and a column for each method: mean ± standard deviation over runs."""
+    from vcl.analysis.uncertainty import PERCENT
+
     table = Table("", *(escape(f"{method} ({runs[method]})") for method in found), title_justify="left")
     table.title = "Uncertainty after the last task (number of runs)"
     for name in dict.fromkeys(name for columns in found.values() for name in columns):
-        factor = 100.0 if name.startswith(SHARES) else 1.0
+        factor = 100.0 if name.startswith(PERCENT) else 1.0
         cells = []
         for method, columns in found.items():
             average, spread = (factor * value for value in columns.get(name, (float("nan"), 0.0)))
