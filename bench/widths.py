@@ -91,9 +91,11 @@ def objectives(rows: list[dict[str, Any]]) -> bytes:
             ("kl", "KL to the prior", DISTINCT[0]),
             ("negative_log_likelihood", "expected −log-likelihood", DISTINCT[1]),
         ):
-            values = np.array([[r[name] for r in rows if (r["family"], r["width"]) == (family, w)] for w in WIDTHS])
-            axes.plot(WIDTHS, values.mean(axis=1), "o-", ms=4, lw=1.4, color=colour, label=label)
-            axes.fill_between(WIDTHS, values.min(axis=1), values.max(axis=1), color=colour, alpha=0.15, lw=0)
+            found = {w: [r[name] for r in rows if (r["family"], r["width"]) == (family, w)] for w in WIDTHS}
+            found = {width: values for width, values in found.items() if values}
+            low, middle, high = ([f(values) for values in found.values()] for f in (np.min, np.mean, np.max))
+            axes.plot([*found], middle, "o-", ms=4, lw=1.4, color=colour, label=label)
+            axes.fill_between([*found], low, high, color=colour, alpha=0.15, lw=0)
         axes.set(xscale="log", yscale="log", title=family, xlabel="hidden units", xticks=WIDTHS, xticklabels=WIDTHS)
         axes.minorticks_off()
         tidy(axes)
@@ -106,9 +108,10 @@ def objectives(rows: list[dict[str, Any]]) -> bytes:
 
 def tolerances(rows: list[dict[str, Any]]) -> bytes:
     """How many of the widest networks' units are active, by the tolerance of the rule."""
-    figure = canvas(6.0, 3.4, f"Split MNIST, first task: active units of {WIDTHS[-1]}")
-    axes = figure.subplots()
     names = dict.fromkeys(row["family"] for row in rows)
+    widest = min(max(row["width"] for row in rows if row["family"] == name) for name in names)
+    figure = canvas(6.0, 3.4, f"Split MNIST, first task: active units of {widest}")
+    axes = figure.subplots()
     for name, colour in zip(names, DISTINCT, strict=False):
         counts = np.array(
             [list(row["active"].values()) for row in rows if (row["family"], row["width"]) == (name, WIDTHS[-1])]
@@ -118,7 +121,9 @@ def tolerances(rows: list[dict[str, Any]]) -> bytes:
     axes.axvline(0.0002, color="#9a9a9a", lw=0.8, ls=":")
     axes.set(xscale="log", yscale="log", xlabel="tolerance: how far predictions may move (total variation)")
     axes.set(ylabel="active units")
-    axes.set_yticks([1, 2, 5, 10, 20, 50, 100, 200], ["1", "2", "5", "10", "20", "50", "100", "200"])
+    ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100, 200) if tick <= widest]
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
     axes.legend(frameon=False, fontsize=8)
     tidy(axes)
     caption(figure, "Lines: mean over seeds; bands: smallest to largest. Dotted: the default of `vcl units`.")
