@@ -1,4 +1,4 @@
-.PHONY: demo test check bench bench-full docs help
+.PHONY: demo test test-jax check bench bench-full docs help
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +11,7 @@ help:  ## What there is to make
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "vcl needs Python 3.11 or newer; name one: make PYTHON=python3.12 ..."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
 demo: .venv/ready  ## VCL on split MNIST: five tasks in a row, a table and a report at the end
@@ -20,6 +20,19 @@ demo: .venv/ready  ## VCL on split MNIST: five tasks in a row, a table and a rep
 
 test: .venv/ready  ## The tests
 	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+
+# The oldest and the newest version of JAX that are supported, each in an environment of its own.
+JAX ?= 0.7.0 0.10.2
+JAX_TESTS := tests/test_gaussian.py tests/test_training.py tests/test_noise.py tests/test_networks.py tests/test_model.py
+
+test-jax:  ## Short tests with the oldest and the newest JAX, in .venv-jax-*; others: make test-jax JAX=0.8.0
+	@for version in $(JAX); do \
+	    environment=.venv-jax-$$version && echo "JAX $$version" && \
+	    { test -x $$environment/bin/python || $(PYTHON) -m venv $$environment; } && \
+	    $$environment/bin/python -m pip install --quiet --editable . jax==$$version beartype hypothesis pandas pytest && \
+	    VCL_TEST_CACHE=$$environment/compiled $$environment/bin/python -m pytest $(JAX_TESTS) && \
+	    $$environment/bin/vcl run split-digits --epochs 2 --num-tasks 2 --out $$environment/runs --quiet || exit 1; \
+	done
 
 check: .venv/ready  ## Lint, format and types
 	$(BIN)/ruff check .
