@@ -107,16 +107,26 @@ def measures(matrix: Matrix) -> dict[str, float]:
     }
 
 
+def settings_of(method: str, extra: dict[str, Any]) -> dict[str, Any]:
+    """Those given for all methods, then those for this one."""
+    own = {name.partition(".")[2]: value for name, value in extra.items() if name.startswith(f"{method}.")}
+    return {**{name: value for name, value in extra.items() if "." not in name}, **own}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stream")
     parser.add_argument(
-        "--methods", default="vcl,finetune,ewc,joint", help="with commas; the names of `vcl methods`"
+        "--methods", default="kronecker-vcl,vcl,finetune,ewc,joint", help="with commas; the names of `vcl methods`"
     )
     parser.add_argument(
-        "--set", action="append", default=[], help="a setting of all methods that have it: NAME=VALUE"
+        "--set",
+        action="append",
+        default=[],
+        help="a setting of all methods, NAME=VALUE, or of one, METHOD.NAME=VALUE",
     )
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0, help="settings are chosen with seeds from 100 on")
     parser.add_argument(
         "--validation", type=float, default=0.0, help="part of the training data to evaluate on instead"
     )
@@ -126,14 +136,14 @@ def main() -> None:
     prepare_jax(1)
     found: dict[str, list[dict[str, float]]] = {}
     extra = {name: json.loads(value) for name, _, value in (text.partition("=") for text in given.set)}
-    for seed in range(given.seeds):
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
         stream = vcl.build(given.stream, vcl.StreamOptions(validation=given.validation), seed)
         if not given.no_baselines:
             found.setdefault("majority", []).append(measures(of_majority(stream)))
             found.setdefault("SGDClassifier", []).append(measures(of_sgd(stream, seed)))
         for method in given.methods.split(","):
             kind: Any = METHODS[method]
-            settings = {**settings_for(kind.recipes["fast"], given.stream), **extra}
+            settings = {**settings_for(kind.recipes["fast"], given.stream), **settings_of(method, extra)}
             began = time.process_time()
             one = measures(of_learner(method, settings, stream, seed))
             one["seconds"] = time.process_time() - began

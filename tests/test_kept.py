@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from vcl import VclError, runs
+from vcl import Model, VclError, runs
 from vcl.cli.app import start
 from vcl.cli.learn import as_csv
 from vcl.evaluation import Prediction
@@ -198,9 +199,32 @@ def test_the_log_has_what_an_auditor_asks_for():
     assert second["new_classes"] == []
     assert second["accuracy_before"] > 0.8
     assert second["accuracy_after"] > 0.8
-    drifted = kept.learn(month(2, shift=4.0), test=0.2)
+    drifted = kept.learn(month(2, shift=4.0), test=0.2, forgetting="drift")
     assert any(text.startswith("drift") for text in drifted["warnings"])
     assert drifted["accuracy_before"] < 0.7
+    # As much as the likelihood fell, for that batch alone.
+    ratio = np.exp(drifted["log_likelihood_before"] - second["log_likelihood_after"])
+    assert drifted["forgetting"] == pytest.approx(1 - ratio, abs=1e-3)
+    assert kept.model.learner.forgetting == 0
+
+
+def test_forgetting_is_for_one_batch(monkeypatch):
+    used = []
+
+    def observe(snapshot, task, examples, fit):
+        used.append(snapshot.learner.forgetting)
+        return replace(snapshot, stages=snapshot.stages + 1)
+
+    monkeypatch.setattr("vcl.learning.observe", observe)
+    x, y = np.zeros((10, 2)), ["a", "b"] * 5
+    model = Model("kronecker-vcl", hidden=(4,))
+    for forgetting in (None, 0.5, None):
+        model.learn(x, y, forgetting=forgetting)
+    assert used == [0.0, 0.5, 0.0]
+    with pytest.raises(VclError, match="must be between 0 and 1"):
+        model.learn(x, y, forgetting=2.0)
+    with pytest.raises(VclError, match="no setting `forgetting`"):
+        Model("ewc", hidden=(4,)).learn(x, y, forgetting=0.5)
 
 
 def test_labels_of_another_type_are_refused():
@@ -334,7 +358,7 @@ def test_numbers_in_csv_are_short_and_text_is_whole():
 # ONNX
 
 
-@pytest.mark.parametrize("method", ["vcl", "ewc"])
+@pytest.mark.parametrize("method", ["vcl", "kronecker-vcl", "ewc"])
 def test_onnx_gives_the_same_answers(method):
     runtime = pytest.importorskip("onnxruntime")
     kept = small(month(0), method=method)

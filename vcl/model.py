@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -139,6 +139,7 @@ class Model:
         *,
         progress: bool = False,
         checkpoint: str | Path | None = None,
+        forgetting: float | None = None,
     ) -> Same:
         """Learn from one more batch of examples.
 
@@ -156,6 +157,9 @@ class Model:
         checkpoint : str or Path, default=None
             A folder in which the training keeps checkpoints. Called again with the same data after an interruption,
             `learn` continues there, to the same bits.
+        forgetting : float, default=None
+            How much of what was learnt before is given up for this batch, from 0 to 1, in place of the method's own
+            setting: for data that have changed. Methods with a setting `forgetting` can.
 
         Returns
         -------
@@ -176,6 +180,8 @@ class Model:
         kept, arriving = self._arriving(examples, head)
         spec = replace(spec, capacity=max(spec.capacity, doubled(self._capacity, len(arriving.labels))))
         before = self._snapshot or learning.begin(self.learner, spec, self.seed)
+        if forgetting is not None:
+            before = replace(before, learner=self._forgetting(forgetting))
         # Outputs that are new to the task have nothing to be continued.
         batch = 0 if new_outputs else tasks[index].batches
         began = time.monotonic()
@@ -185,7 +191,7 @@ class Model:
         tasks[index] = replace(
             tasks[index], batches=tasks[index].batches + 1, examples=tasks[index].examples + len(outputs)
         )
-        self._snapshot, self._tasks, self._kept = after, tasks, kept
+        self._snapshot, self._tasks, self._kept = replace(after, learner=self.learner), tasks, kept
         self.classes_, self._head_classes = classes, head_classes
         self.log_ = [
             *self.log_,
@@ -211,6 +217,16 @@ class Model:
         places = {number: place for place, number in enumerate(head_classes[head])}
         outputs = np.array([places[numbers[label]] for label in labels], np.int32)
         return Targets(outputs, classes, head_classes, new_outputs)
+
+    def _forgetting(self, forgetting: float) -> Learner:
+        """The learner, with another `forgetting`."""
+        if not hasattr(self.learner, "forgetting"):
+            raise VclError(
+                f"{type(self.learner).__name__} has no setting `forgetting`; vcl and kronecker-vcl have. Leave "
+                "forgetting out, or use one of these."
+            )
+        learner: Any = self.learner
+        return cast(Learner, replace(learner, forgetting=float(forgetting)))
 
     @property
     def _capacity(self) -> int:

@@ -58,6 +58,13 @@ def learn(
     threads: Annotated[
         int | None, Parameter(help="Number of cores (default: 1, or as before).", converter=whole)
     ] = None,
+    forgetting: Annotated[
+        float | Literal["drift"] | None,
+        Parameter(
+            help="How much of what was learnt to give up before each of these batches, from 0 to 1; or drift: only "
+            "when the alarm sounds, and as much as the likelihood fell.",
+        ),
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -111,6 +118,7 @@ def learn(
                     test=test,
                     progress=not (quiet or json),
                     checkpoint=checkpoints,
+                    forgetting=forgetting,
                 )
                 kept.save(model)
                 entries.append(entry)

@@ -23,6 +23,9 @@ def log_table(entries: Sequence[dict[str, Any]], title: str) -> Table:
     for entry in entries:
         new = entry["new_classes"]
         remarks = [f"{len(new)} new classes"] * bool(new) + [w.split(":")[0] for w in entry["warnings"]]
+        # Logs of earlier versions do not have it.
+        if forgotten := entry.get("forgetting"):
+            remarks.append(f"{100 * forgotten:.0f} % forgotten")
         table.add_row(
             str(entry["batch"]),
             entry["time"][:16].replace("T", " "),

@@ -36,16 +36,16 @@ class HeldOut:
     epistemic: Float[np.ndarray, "n"]
 
     @staticmethod
-    def of(prediction: Prediction, labels: Int[np.ndarray, "n"]) -> "HeldOut":
+    def of(prediction: Prediction, labels: Int[np.ndarray, "n"], most: int = MOST) -> "HeldOut":
         """From a prediction for held-out examples; a label of -1 is a class that is not known."""
-        probabilities = prediction.probabilities[:MOST].astype(np.float64)
-        labels = labels[:MOST]
+        probabilities = prediction.probabilities[:most].astype(np.float64)
+        labels = labels[:most]
         of_label = probabilities[np.arange(len(labels)), np.maximum(labels, 0)]
         return HeldOut(
             probabilities.max(axis=1),
             probabilities.argmax(axis=1) == labels,
             np.where(labels >= 0, of_label, 0.0),
-            prediction.epistemic_entropy[:MOST].astype(np.float64),
+            prediction.epistemic_entropy[:most].astype(np.float64),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -79,16 +79,19 @@ def reject_below(held: HeldOut, risk: float) -> float:
     """The confidence below which to answer "don't know", so that the rest is wrong in at most `risk` of cases.
 
     The most examples are answered for which the error rate among held-out examples is at most `risk`; infinite if
-    there is no such threshold.
+    there is no such threshold. One error more is counted than there was, as if the next answer were wrong: without
+    it the choice among so many thresholds favours those that were lucky.
 
-    >>> held = HeldOut(np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, True, False, True]), np.ones(4), np.zeros(4))
-    >>> reject_below(held, 0.25), reject_below(held, 0.0)
-    (0.6, 0.8)
+    >>> held = HeldOut(np.linspace(1, 0.6, 5), np.array([True] * 3 + [False, True]), np.ones(5), np.zeros(5))
+    >>> reject_below(held, 0.35), reject_below(held, 0.25), reject_below(held, 0.2)
+    (0.6, 0.8, inf)
     """
     if not 0 <= risk < 1:
         raise VclError(f"--reject is the part of answers that may be wrong, between 0 and 1, but it is {risk}.")
     _, risks, thresholds = risk_coverage(held)
-    good = np.flatnonzero(risks <= risk)
+    answered = np.arange(1, held.size + 1)
+    # The rounding guards against (1 + 0.2 * 4) / 5 and its like.
+    good = np.flatnonzero(np.round((risks * answered + 1) / (answered + 1), 9) <= risk)
     return float(thresholds[good[-1]]) if len(good) else math.inf
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from vcl.errors import VclError, choose
 from vcl.evaluation import Prediction, expected_calibration_error
 from vcl.inputs import Label, label_from_json, label_to_json
 from vcl.kept.decisions import HeldOut, unfamiliar
-from vcl.kept.drift import drift
+from vcl.kept.drift import Drift, drift, river_is_there
 from vcl.kept.encoder import Encoder
 from vcl.kept.files import Batch, fingerprint
 from vcl.methods import METHODS
@@ -98,10 +98,12 @@ class KeptModel:
         test: float = 0.1,
         progress: bool = False,
         checkpoint: Path | None = None,
+        forgetting: float | Literal["drift"] | None = None,
     ) -> dict[str, Any]:
         """Learn from one more batch; return its entry in the log.
 
         A part `test` of it is held out: accuracy before and after is measured on it, and decisions rest on it.
+        `forgetting` is how much of what was learnt is given up first: a number, or as much as the alarm says.
         """
         if batch.labels is None:
             raise VclError(f"{batch.source} has no labels to learn from.")
@@ -115,9 +117,15 @@ class KeptModel:
         held = rows[: min(round(test * batch.size), batch.size - 1)]
         taught = np.sort(rows[len(held) :])
         before = self._before(inputs, batch.labels, name, rows[:PREQUENTIAL])
+        given_up = self._given_up(forgetting, before["drift"] if before else None)
         began = time.monotonic()
         self.model.learn(
-            inputs[taught], [batch.labels[i] for i in taught], name, progress=progress, checkpoint=checkpoint
+            inputs[taught],
+            [batch.labels[i] for i in taught],
+            name,
+            progress=progress,
+            checkpoint=checkpoint,
+            forgetting=given_up,
         )
         seconds = round(time.monotonic() - began, 2)
         entry: dict[str, Any] = {
@@ -132,6 +140,7 @@ class KeptModel:
             "accuracy_before": before and before["accuracy"],
             "log_likelihood_before": before and before["log_likelihood"],
             **self._after(inputs, batch.labels, name, held),
+            "forgetting": given_up,
             "steps": self.model.log_[-1]["steps"],
             "seconds": seconds,
             "warnings": [*warnings, *(before["warnings"] if before else [])],
@@ -157,18 +166,28 @@ class KeptModel:
             return None
         asked = task if task in self.model.tasks_ else None
         found = HeldOut.of(
-            self.model.prediction(inputs[rows], asked, common_noise=True), self.numbers([labels[i] for i in rows])
+            self.model.prediction(inputs[rows], asked, common_noise=True),
+            self.numbers([labels[i] for i in rows]),
+            most=PREQUENTIAL,
         )
         log_likelihood = np.log(np.maximum(found.label_probability, 1e-12))
-        warnings = []
+        found_drift = Drift(False)
         if (last := self.held_out.get(self.place(task))) and last.size:
-            alarm = drift(np.log(np.maximum(last.label_probability, 1e-12)), log_likelihood)
-            warnings = [alarm[1]] if alarm and alarm[0] else []
+            found_drift = drift(np.log(np.maximum(last.label_probability, 1e-12)), log_likelihood) or found_drift
         return {
             "accuracy": float(found.correct.mean()),
             "log_likelihood": float(log_likelihood.mean()),
-            "warnings": warnings,
+            "drift": found_drift,
+            "warnings": [found_drift.text] if found_drift.alarm else [],
         }
+
+    def _given_up(self, forgetting: float | Literal["drift"] | None, found: Drift | None) -> float | None:
+        """How much is forgotten before a batch; None leaves it to the method."""
+        if forgetting != "drift":
+            return forgetting
+        if not river_is_there():
+            raise VclError("--forgetting drift needs the package river: pip install 'vcl[stream]'.")
+        return found.forgetting if found is not None and found.alarm else None
 
     def _after(
         self, inputs: np.ndarray, labels: Sequence[Label], task: Label, held: np.ndarray

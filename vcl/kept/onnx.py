@@ -13,6 +13,7 @@ from vcl.inputs import Label
 from vcl.model import Model
 from vcl.nets import Affine, Weights
 from vcl.posteriors import Gaussian, MeanField
+from vcl.posteriors.kronecker import MatrixNormal, Spread
 
 OPSET = 17
 IR_VERSION = 8
@@ -42,7 +43,7 @@ class Graph:
 
 
 def export_onnx(model: Model, task: Label | None = None) -> bytes:
-    """The graph for one task of a model; of networks of dense layers, with point or mean-field weights."""
+    """The graph for one task of a model; of networks of dense layers, with point weights or a Gaussian over them."""
     try:
         import onnx
         from onnx import TensorProto, helper
@@ -100,13 +101,19 @@ def _outputs(graph: Graph, model: Model, key: Any, params: Any, inputs: str) -> 
     for number, layer in enumerate(layers):
         centre = _affine(graph, layer, h)
         if isinstance(params, Gaussian):
-            spread = jax.tree.map(np.exp, params.log_var.layers[number])
-            deviation = graph.add("Sqrt", _affine(graph, spread, graph.add("Mul", h, h)))
+            variance = jax.tree.map(np.exp, params.log_var.layers[number])
+            deviation = graph.add("Sqrt", _affine(graph, variance, graph.add("Mul", h, h)))
             # What our own predictions draw for each example: see `MeanField.draw`.
             samples = _samples(model, params)
             one = jnp.ones((*((samples,) if number else ()), 1, layer.bias.shape[0]))
             noise = _family(model).draw(keys[number], (0 * one, one), None if number else samples)
             centre = graph.add("Add", centre, graph.add("Mul", deviation, graph.constant(noise)))
+        elif isinstance(params, MatrixNormal):
+            # What our own predictions draw for each example: see `correlated_noise`.
+            spread = params.spreads[number]
+            draws = jax.random.normal(keys[number], (_samples(model, params), 1, layer.bias.shape[0]))
+            noise = graph.constant(draws @ spread.root.T)
+            centre = graph.add("Add", centre, graph.add("Mul", _leverage_root(graph, spread, h), noise))
         elif number == 0:
             centre = graph.add("Unsqueeze", centre, graph.constant(np.array([0], np.int64)))
         h = graph.add("Relu", centre) if number < len(layers) - 1 else centre
@@ -116,17 +123,19 @@ def _outputs(graph: Graph, model: Model, key: Any, params: Any, inputs: str) -> 
 def _mean(params: Any) -> Weights:
     if isinstance(params, Gaussian) and isinstance(params.mean, Weights):
         return params.mean
+    if isinstance(params, MatrixNormal):
+        return params.mean
     if isinstance(params, Weights):
         return params
     raise VclError(
-        f"A method whose read-out is a {type(params).__name__} cannot be exported yet; point networks and "
-        "mean-field posteriors can."
+        f"A method whose read-out is a {type(params).__name__} cannot be exported yet; point networks, mean-field "
+        "and Kronecker-factored posteriors can."
     )
 
 
 def _samples(model: Model, params: Any) -> int:
     learner: Any = model.learner
-    return int(learner.test_samples) if isinstance(params, Gaussian) else 1
+    return int(learner.test_samples) if isinstance(params, Gaussian | MatrixNormal) else 1
 
 
 def _family(model: Model) -> MeanField:
@@ -143,6 +152,15 @@ def _family(model: Model) -> MeanField:
 
 def _affine(graph: Graph, layer: Affine, h: str) -> str:
     return graph.add("Add", graph.add("MatMul", h, graph.constant(layer.weight)), graph.constant(layer.bias))
+
+
+def _leverage_root(graph: Graph, spread: Spread, h: str) -> str:
+    """√(hᵀ U h), where h has the 1 of the bias."""
+    inner = _affine(graph, Affine(spread.rows[:-1, :-1], spread.rows[-1, :-1]), h)
+    of_bias = _affine(graph, Affine(spread.rows[:-1, -1:], spread.rows[-1, -1:]), h)
+    last = graph.constant(np.array([-1], np.int64))
+    leverage = graph.add("Add", graph.add("ReduceSum", graph.add("Mul", inner, h), last, keepdims=1), of_bias)
+    return graph.add("Sqrt", graph.add("Max", leverage, graph.constant(np.float32(1e-12))))
 
 
 def _entropy(graph: Graph, log_probs: str, name: str = "") -> str:
