@@ -34,7 +34,7 @@ ALLOWED = {
     "runs": {"core", "errors", "nets", "training", "runs"} | STORED,
     "progress": {"core", "errors", "runs"},
     "recording": {"core", "errors", "progress", "training", "runs", "checkpoints", "files", "learning"},
-    "keeping": {"checkpoints", "core", "errors", "inputs"},
+    "keeping": {"checkpoints", "core", "errors", "inputs", "runs"},
     "model": {
         "core",
         "errors",
@@ -50,8 +50,8 @@ ALLOWED = {
     },
     "regression": {"core", "errors", "evaluation", "inputs", "learning", "methods", "model"},
     "sklearn": {"errors", "evaluation", "model", "regression"},
-    "kept": {"checkpoints", "core", "errors", "evaluation", "inputs", "kept", "learning", "model", "nets"}
-    | {"methods", "posteriors"},
+    "kept": {"checkpoints", "core", "errors", "evaluation", "files", "inputs", "keeping", "kept", "learning"}
+    | {"methods", "model", "nets", "posteriors"},
     "analysis": NUMERICS | STORED | {"analysis"},
     "report": {"report", "analysis", "core", "errors", "files", "kept", "posteriors", "runs"},
     "cli": {

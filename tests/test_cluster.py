@@ -1,16 +1,10 @@
 """A Dask cluster on loopback: results come back to the caller's store, also if a worker is killed."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from dask_workers import cluster
 
 from vcl import runs
 from vcl.errors import VclError
@@ -21,56 +15,11 @@ from vcl.runs.sweep import run_all
 pytest.importorskip("distributed")
 
 SMALL = {"hidden": (8,), "epochs": 300, "batch_size": 16, "test_samples": 3}
-PATIENCE = 120.0
 
 
 def configs(number: int) -> list[runs.RunConfig]:
     options = runs.StreamOptions(num_tasks=2)
     return [runs.configure("split-digits", seed=s, threads=1, stream=options, **SMALL) for s in range(number)]
-
-
-class Cluster:
-    """A scheduler and two workers, each a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.processes = folder, []
-        addresses = folder / "scheduler.json"
-        common = ["--scheduler-file", str(addresses)]
-        self.start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", *common)
-        wait_for(addresses.exists)
-        self.address = json.loads(addresses.read_text())["address"]
-        self.workers = [
-            self.start(
-                "worker", self.address, "--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--no-dashboard"
-            )
-            for _ in range(2)
-        ]
-
-    def start(self, *words: str) -> subprocess.Popen[bytes]:
-        code = "import sys; from distributed.cli import dask_scheduler, dask_worker\n"
-        code += "{'scheduler': dask_scheduler, 'worker': dask_worker}[sys.argv.pop(1)].main()"
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen([sys.executable, "-c", code, *words], cwd=self.folder, **quiet)
-        self.processes.append(process)
-        return process
-
-
-@contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    found = Cluster(folder)
-    try:
-        yield found
-    finally:
-        for process in found.processes:
-            process.kill()
-            process.wait()
-
-
-def wait_for(happened) -> None:
-    end = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_runs_on_a_cluster_equal_local_ones_although_a_worker_is_killed(tmp_path):

@@ -23,7 +23,7 @@ def test_a_full_disk_loses_nothing(scratch):
 
 
 def test_bit_flips_are_told_or_harmless(scratch):
-    counts = faults.flips(120, random.Random(1), scratch)
+    counts = faults.flips(80, random.Random(1), scratch)
     assert counts["refused"] > 10
 
 
@@ -35,6 +35,10 @@ def test_damaged_files_are_told_or_harmless(scratch):
 def test_odd_command_lines_are_refused_in_one_paragraph(scratch):
     counts = faults.arguments(60, random.Random(2), scratch)
     assert counts["refused"] > 30
+
+
+def test_neither_the_age_of_files_nor_the_clock_matters(scratch):
+    assert faults.clocks(2, random.Random(1), scratch)["jumps of the clock"] == 2
 
 
 def test_a_disk_that_fails_is_a_fault_that_shows(scratch, monkeypatch):

@@ -95,6 +95,19 @@ def test_a_search_continues_in_its_storage(write, tmp_path):
     assert len(tried) == 5
 
 
+def test_a_trial_that_was_killed_before_it_had_settings_gets_them(write, tmp_path):
+    plan = plans.read_plan(write(SEARCH.replace("trials = 4", "trials = 2")))
+    study = tuning.open_study(plan, plan.search, tmp_path)
+    study.ask()
+    found = tuning.search(plan, tmp_path, 1, lambda configs, prune: [{"average_accuracy": 0.5} for _ in configs])
+    assert [sorted(candidate.settings) for candidate in found] == [["epochs", "hidden", "learning_rate"]] * 2
+    assert [candidate.accuracy for candidate in found] == [0.5, 0.5]
+    journal = next(tmp_path.glob("*.journal"))
+    journal.write_bytes(b"not JSON\n" + journal.read_bytes())
+    with pytest.raises(VclError, match="cannot be read by Optuna"):
+        tuning.search(plan, tmp_path, 1, lambda configs, prune: [])
+
+
 def test_the_pruner_is_asked_after_each_task(write, tmp_path):
     plan = plans.read_plan(write(SEARCH.replace("trials = 4", "trials = 7")))
     asked = []
@@ -133,6 +146,7 @@ def test_a_search_by_the_command_line_makes_real_runs(vcl, write, tmp_path):  # 
         ("benchmark = 'split-digits'\n[grid]\nepoch = [1]", "Did you mean 'epochs'"),
         ("benchmark = 'split-digits'\n[grid]\nepochs = 1", "must be a list"),
         ("benchmark = 'split-digits'\n[grid]\nepochs = [1, -1]", "--epochs must be above 0"),
+        ("benchmark = 'split-digits'\nmethod = 3\n[grid]\nepochs = [1]", "method must be a name"),
         ("benchmark = 'split-digits'\nseeds = 0\n[grid]\nepochs = [1]", "seeds"),
         ("benchmark = 'split-digits'\nstream = 3\n[grid]\nepochs = [1]", "[stream]"),
         ("benchmark = 'split-digits'\nstream = {validation = 0.0}\n[grid]\nepochs = [1]", "validation above 0"),
@@ -142,6 +156,22 @@ def test_a_search_by_the_command_line_makes_real_runs(vcl, write, tmp_path):  # 
         (
             "benchmark = 'split-digits'\n[search]\ntrials = 1\nsampler = 'x'\nspace = {epochs = {choices = [1]}}",
             "sampler",
+        ),
+        (
+            "benchmark = 'split-digits'\n[search]\ntrials = 1\nspace = {epochs = {low = 3, high = 1}}",
+            "with low at most high",
+        ),
+        (
+            "benchmark = 'split-digits'\n[search]\ntrials = 1\nspace = {epochs = {low = 0, high = 1, log = true}}",
+            "with low at most high",
+        ),
+        (
+            "benchmark = 'split-digits'\n[search]\ntrials = 1\nspace = {epochs = {choices = []}}",
+            "with low at most high",
+        ),
+        (
+            "benchmark = 'split-digits'\n[search]\ntrials = 1\nspace = {epochs = {low = 1, high = 9, step = 0}}",
+            "with low at most high",
         ),
         ("benchmark = ", "cannot be read as TOML"),
         ("x = " + "[" * 20_000, "cannot be read as TOML"),

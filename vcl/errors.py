@@ -16,7 +16,7 @@ def choose(kind: str, name: str, known: Iterable[str]) -> str:
     known = list(known)
     if name in known:
         return name
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4) if isinstance(name, str) else []
     hint = f"Did you mean {near[0]!r}? " if near else ""
     raise VclError(f"There is no {kind} {name!r}. {hint}Known: {', '.join(known)}.")
 

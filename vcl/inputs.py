@@ -1,10 +1,11 @@
 """What users hand in, as arrays and labels that a learner takes; refused where it would train into nonsense."""
 
+import io
 import math
 import os
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,10 @@ class Targets(NamedTuple):
 
 def as_inputs(x: Any, what: str) -> np.ndarray:
     """Arrays, DataFrames and lists as uint8 pixels or float32; refused where that would lose their meaning."""
-    array = x.to_numpy() if hasattr(x, "to_numpy") else np.asarray(x)
+    try:
+        array = x.to_numpy() if hasattr(x, "to_numpy") else np.asarray(x)
+    except ValueError:
+        raise VclError(f"{what} are rows of different lengths. Give every example as many features.") from None
     if array.ndim < 2:
         raise VclError(
             f"{what} have shape {array.shape}, but must be (examples, features …). For a single feature or example, "
@@ -58,31 +62,39 @@ def read_npy(path: Path) -> np.ndarray:
     """The one array of a .npy file, whose header is not believed before the size of the file agrees."""
     try:
         with open_regular(path, most=MOST_BYTES) as file:
-            if file.read(2) == b"PK":
-                raise ValueError("it is an archive of several arrays")
-            file.seek(0)
-            read_header = (
-                np.lib.format.read_array_header_1_0
-                if np.lib.format.read_magic(file) == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            shape, _, dtype = read_header(file)
-            promised, there = math.prod(shape) * dtype.itemsize, os.fstat(file.fileno()).st_size - file.tell()
-            if promised != there and not dtype.hasobject:
-                raise ValueError(f"its header promises {promised} bytes of numbers, and {there} are there")
-            file.seek(0)
-            array = np.lib.format.read_array(file, allow_pickle=False)
+            return _parse(file, os.fstat(file.fileno()).st_size)
     except Exception as error:  # a header is a Python expression, and there are many ways to break one
         words = (" ".join(str(error).split()) or type(error).__name__)[:300]
         raise VclError(
             f"{path} could not be read as a .npy file: {words}. Save the images, as one array, with numpy.save."
         ) from None
-    return np.asarray(array)
+
+
+def parse_npy(contents: bytes) -> np.ndarray:
+    """The array of a .npy file that was read; many kinds of errors tell that it is none."""
+    return _parse(io.BytesIO(contents), len(contents))
+
+
+def _parse(file: BinaryIO, size: int) -> np.ndarray:
+    if file.read(2) == b"PK":
+        raise ValueError("it is an archive of several arrays")
+    file.seek(0)
+    read_header = (
+        np.lib.format.read_array_header_1_0
+        if np.lib.format.read_magic(file) == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, _, dtype = read_header(file)
+    promised, there = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if promised != there and not dtype.hasobject:
+        raise ValueError(f"its header promises {promised} bytes of numbers, and {there} are there")
+    file.seek(0)
+    return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def as_labels(y: Any) -> list[Label]:
     """Labels as plain Python values."""
-    values = y.tolist() if hasattr(y, "tolist") else list(y)
+    values = y.tolist() if hasattr(y, "tolist") else list(y) if isinstance(y, Iterable) else y
     if not isinstance(values, list):
         raise VclError("The labels must be a sequence with one label for each example.")
     for number, value in enumerate(values):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from vcl.checkpoints import DamagedCheckpoint, read_facts
 from vcl.core import Examples, StreamSpec
 from vcl.errors import VclError
 from vcl.inputs import Label
+from vcl.runs.results import mismatch
 
 FORMAT = 1
 
@@ -23,6 +24,41 @@ class LearntTask:
     head: int
     batches: int = 0
     examples: int = 0
+
+
+class TaskFacts(TypedDict):
+    """A task in the file of a model."""
+
+    name: Any
+    head: int
+    batches: int
+    examples: int
+
+
+class LogFacts(TypedDict):
+    """An entry of the log in the file of a model."""
+
+    task: Any
+    examples: int
+    new_classes: list[Any]
+
+
+class ModelFacts(TypedDict):
+    """What the file of a model says, as JSON."""
+
+    version: str
+    method: str | None
+    settings: dict[str, Any] | None
+    seed: int
+    shared_head: bool
+    spec: dict[str, Any]
+    stages: int
+    classes: list[Any]
+    head_classes: list[list[int]]
+    tasks: list[TaskFacts]
+    kept: list[int]
+    notes: dict[str, Any]
+    log: list[LogFacts]
 
 
 def with_task(tasks: Sequence[LearntTask], name: Label, shared_head: bool) -> tuple[list[LearntTask], int]:
@@ -54,9 +90,38 @@ def read_model_facts(path: Path, kind: str) -> dict[str, Any]:
         raise VclError(f"{damage} Restore it from a copy.") from None
     if facts.get("kind") != kind:
         raise VclError(f"{path} is not a model that {kind.removeprefix('vcl.')}.save wrote.")
-    if facts["format"] > FORMAT:
+    if type(number := facts.get("format")) is int and number > FORMAT:
         raise VclError(
-            f"The model in {path} was written by vcl {facts['version']}, in format {facts['format']}; this version "
+            f"The model in {path} was written by vcl {facts.get('version', '?')}, in format {number}; this version "
             f"reads up to format {FORMAT}. Install that version of vcl, or a later one."
         )
+    facts.setdefault("notes", {})
+    check_facts(facts, ModelFacts, path)
+    for entry in facts["tasks"]:
+        check_facts(entry, TaskFacts, path)
+    for entry in facts["log"]:
+        check_facts(entry, LogFacts, path)
+    heads, classes = len(facts["head_classes"]), len(facts["classes"])
+    fits = facts["tasks"] and all(0 <= task["head"] < heads for task in facts["tasks"])
+    if kind == "vcl.Model":
+        fits = fits and all(0 <= number < classes for known in facts["head_classes"] for number in known)
+    if not fits or any(examples < 0 for examples in facts["kept"]):
+        raise VclError(f"{path} was not written by vcl: its tasks and classes do not fit. Restore it from a copy.")
     return facts
+
+
+def check_facts(facts: Any, kind: Any, path: Path) -> None:
+    """Refuse an object that lacks what vcl writes, or has it of another type."""
+    wrong = mismatch(facts, kind)
+    missing = sorted(kind.__required_keys__ - set(facts)) if not wrong else []
+    if wrong or missing:
+        reason = wrong or f"it has no {missing[0]!r}"
+        raise VclError(f"{path} was not written by vcl: {reason}. Restore it from a copy.")
+
+
+def spec_of(facts: dict[str, Any], path: Path) -> StreamSpec:
+    """The sizes that a model was made for."""
+    try:
+        return StreamSpec.from_json(facts["spec"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise VclError(f"{path} was not written by vcl: its sizes cannot be read ({error}).") from None

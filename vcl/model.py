@@ -1,7 +1,7 @@
 """A model that can be kept: a learner, all it has learnt, and the names of its tasks and classes."""
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,7 @@ from vcl.inputs import (
     label_to_json,
     new_labels,
 )
-from vcl.keeping import FORMAT, LearntTask, kept_like, read_model_facts, relabelled, with_task
+from vcl.keeping import FORMAT, LearntTask, kept_like, read_model_facts, relabelled, spec_of, with_task
 from vcl.learning import Snapshot
 from vcl.methods import METHODS, make, name_of, settings_of
 from vcl.recording import recording
@@ -98,6 +98,8 @@ class Model:
                 f"Settings ({', '.join(settings)}) go with a method's name; a learner has its own. Write "
                 f'vcl.Model("vcl", …) or vcl.Model(vcl.VCL(…)).'
             )
+        elif not isinstance(method, Learner):
+            raise VclError(f"A method is a name, such as 'vcl', or a learner, but it is {method!r}.")
         else:
             self.learner = method
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
@@ -140,6 +142,7 @@ class Model:
         progress: bool = False,
         checkpoint: str | Path | None = None,
         forgetting: float | None = None,
+        stop: Callable[[], bool] | None = None,
     ) -> Same:
         """Learn from one more batch of examples.
 
@@ -156,10 +159,12 @@ class Model:
             Whether to show progress.
         checkpoint : str or Path, default=None
             A folder in which the training keeps checkpoints. Called again with the same data after an interruption,
-            `learn` continues there, to the same bits.
+            `learn` continues there, to the same bits. SIGTERM and SIGHUP then save and stop like Ctrl-C.
         forgetting : float, default=None
             How much of what was learnt before is given up for this batch, from 0 to 1, in place of the method's own
             setting: for data that have changed. Methods with a setting `forgetting` can.
+        stop : callable, default=None
+            Asked between epochs whether to save and stop, which is done as for Ctrl-C.
 
         Returns
         -------
@@ -185,7 +190,7 @@ class Model:
         # Outputs that are new to the task have nothing to be continued.
         batch = 0 if new_outputs else tasks[index].batches
         began = time.monotonic()
-        with recording(before, index, arriving, checkpoint, progress) as fit:
+        with recording(before, index, arriving, checkpoint, progress, stop) as fit:
             after = learning.observe(learning.grow(before, spec), Task(index, head, batch), arriving, fit)
         # All at once, so that a model is never half-way.
         tasks[index] = replace(
@@ -425,7 +430,7 @@ class Model:
             )
         learner = method or remake(facts, cls.methods)
         model = cls(learner, seed=facts["seed"], shared_head=facts["shared_head"])
-        spec = StreamSpec.from_json(facts["spec"])
+        spec = spec_of(facts, path)
         like = {"state": learning.template(model.learner, spec), "kept": [kept_like(spec, n) for n in facts["kept"]]}
         try:
             tree, _ = load_tree(path, like)
@@ -436,7 +441,7 @@ class Model:
         model.classes_ = [label_from_json(label) for label in facts["classes"]]
         model._head_classes = facts["head_classes"]
         model._tasks = [LearntTask(**{**task, "name": label_from_json(task["name"])}) for task in facts["tasks"]]
-        model.notes_ = facts.get("notes", {})
+        model.notes_ = facts["notes"]
         model.log_ = [relabelled(entry, label_from_json) for entry in facts["log"]]
         return model
 

@@ -5,9 +5,10 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from types import FrameType
 from typing import Protocol, runtime_checkable
@@ -19,13 +20,16 @@ from rich.console import Console
 from vcl.checkpoints import DamagedCheckpoint, dump_tree, load_tree, tree_digest
 from vcl.core import Examples
 from vcl.errors import VclError
-from vcl.files import write_atomically, writing
+from vcl.files import is_temporary, write_atomically, writing
 from vcl.learning import Snapshot
 from vcl.progress import Board
 from vcl.runs.fold import Interrupted
 from vcl.training import Fitter, NoRecorder
 
 SECONDS_BETWEEN_CHECKPOINTS = 15.0
+SAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that a training with checkpoints answers by saving and stopping."""
+USUAL = (signal.SIG_DFL, signal.default_int_handler)
 
 
 @runtime_checkable
@@ -54,7 +58,7 @@ class LearnRecorder(NoRecorder):
                 tree, facts = load_tree(path, like)
             except (DamagedCheckpoint, VclError):
                 continue  # Another call's, or damaged: this one is computed from an earlier one, or anew.
-            if facts["fingerprint"] == self.fingerprint:
+            if facts.get("fingerprint") == self.fingerprint:
                 return facts["epoch"], tree
         return None
 
@@ -76,23 +80,30 @@ class LearnRecorder(NoRecorder):
             raise Interrupted
 
     def clean(self) -> None:
-        """The batch is learnt: its checkpoints have served."""
-        for path in self.folder.glob("learn-*.safetensors") if self.folder else ():
-            path.unlink(missing_ok=True)
+        """The batch is learnt: its checkpoints have served, and what a killed process left half-written."""
+        for path in self.folder.iterdir() if self.folder and self.folder.is_dir() else ():
+            name = path.name
+            if fnmatch(name, "learn-*.safetensors") or (name.startswith(".learn-") and is_temporary(name)):
+                path.unlink(missing_ok=True)
 
 
 @contextmanager
 def recording(
-    before: Snapshot, task: int, examples: Examples, checkpoint: str | Path | None, progress: bool
+    before: Snapshot,
+    task: int,
+    examples: Examples,
+    checkpoint: str | Path | None,
+    progress: bool,
+    stop: Callable[[], bool] | None = None,
 ) -> Iterator[Fitter]:
-    """A fitter that shows progress and keeps checkpoints; Ctrl-C stops it between epochs."""
+    """A fitter that shows progress and keeps checkpoints; Ctrl-C, or `stop`, stops it between epochs."""
     folder = Path(checkpoint) if checkpoint else None
     fingerprint = batch_fingerprint(before, task, examples) if folder else ""
     with (
         shown(f"batch {before.stages + 1}") if progress else nullcontext() as show,
-        interrupts() as stop,
+        interrupts(SAVING if folder else (signal.SIGINT,)) as asked,
     ):
-        recorder = LearnRecorder(folder, fingerprint, show, stop)
+        recorder = LearnRecorder(folder, fingerprint, show, lambda: asked() or (stop is not None and stop()))
         try:
             yield Fitter(recorder)
         except Interrupted:
@@ -102,10 +113,11 @@ def recording(
 
 
 @contextmanager
-def interrupts() -> Iterator[Callable[[], bool]]:
+def interrupts(signals: Sequence[signal.Signals] = (signal.SIGINT,)) -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C into a request that is answered between epochs; a second one interrupts at once.
 
-    Only the main thread can ask for that; in others, nothing is changed.
+    So are the other `signals`, where nobody else cares for them. Only the main thread can ask for that; in others,
+    nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -118,11 +130,13 @@ def interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked = True
 
-    before = signal.signal(signal.SIGINT, ask)
+    heard = [number for number in signals if signal.getsignal(number) in USUAL or number == signal.SIGINT]
+    before = {number: signal.signal(number, ask) for number in heard}
     try:
         yield lambda: asked
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def batch_fingerprint(before: Snapshot, task: int, examples: Examples) -> str:

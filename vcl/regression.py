@@ -36,11 +36,7 @@ class RegressionModel(Model):
     methods: ClassVar[Mapping[str, type[Learner]]] = REGRESSION
 
     def _targets(self, y: Any, head: int) -> Targets:
-        values = np.asarray(y, np.float64)
-        if values.ndim != 1 or not np.isfinite(values).all():
-            raise VclError(
-                f"The targets have shape {values.shape}, but must be finite numbers, one for each example."
-            )
+        values = as_numbers(y)
         if self._snapshot is None:
             self.notes_["target"] = {"mean": float(values.mean()), "std": float(values.std()) or 1.0}
         heads = max(head + 1, len(self._head_classes))
@@ -76,9 +72,24 @@ class RegressionModel(Model):
 
     def score(self, x: Any, y: Any, task: Label | None = None) -> float:
         """R²: the part of the variance of `y` that is explained."""
-        values = np.asarray(y, np.float64)
+        values = as_numbers(y)
         residual = np.sum((values - self.predict(x, task)) ** 2)
         return float(1.0 - residual / np.sum((values - values.mean()) ** 2))
 
     def predict_proba(self, x: Any, task: Label | None = None) -> Float[np.ndarray, "n c"]:
         raise VclError("A model of numbers has no probabilities of classes. Use moments(x) or uncertainty(x).")
+
+
+def as_numbers(y: Any) -> Float[np.ndarray, "n"]:
+    """Targets as numbers that can be averaged."""
+    try:
+        values = np.asarray(y, np.float64)
+    except (TypeError, ValueError) as error:
+        raise VclError(f"The targets are not all numbers ({error}).") from None
+    with np.errstate(over="ignore", invalid="ignore"):
+        if values.ndim != 1 or not (np.isfinite(values).all() and np.isfinite(values.std() if len(values) else 0.0)):
+            raise VclError(
+                f"The targets have shape {values.shape}, but must be finite numbers of a usual size, one for each "
+                "example."
+            )
+    return values

@@ -1,5 +1,6 @@
 """Estimators for scikit-learn: continual learning by `partial_fit`, in pipelines and searches like any other."""
 
+from collections.abc import Iterable
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -59,7 +60,7 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
             self.method,
             seed=int(seed),
             shared_head=self.shared_head,
-            hidden=tuple(self.hidden),
+            hidden=tuple(self.hidden) if isinstance(self.hidden, Iterable) else self.hidden,
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,

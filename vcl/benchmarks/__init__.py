@@ -70,6 +70,8 @@ def build(
     """The stream called `name`, with its data loaded (and fetched, where that is needed)."""
     benchmark = STREAMS[choose("benchmark", name, STREAMS)]
     check(benchmark, options)
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
+        raise VclError(f"--seed must be a whole number from 0 to {2**31 - 1}, but it is {seed!r}.")
     stream = arrange(name, benchmark, options, seed, data_dir, say)
     if options.validation:
         stream = hold_out(stream, options.validation, seed)

@@ -2,14 +2,17 @@
 
 import csv
 import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from vcl.cli import model_tables
+from vcl.cli.console import fail, print_json, say
 from vcl.cli.console import out as stdout
-from vcl.cli.console import print_json, say
+from vcl.cli.interrupts import STOPPED, saving
 from vcl.cli.options import Hidden, Json, Quiet, finite, whole
 from vcl.errors import VclError
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
     from vcl.evaluation import Prediction
     from vcl.kept import KeptModel
+
+CONTINUE = "Continue with the same command."
 
 ModelPath = Annotated[Path, Parameter(help="The model's file, such as churn.vcl.")]
 Ignored = Annotated[
@@ -65,13 +70,17 @@ def learn(
             "when the alarm sounds, and as much as the likelihood fell.",
         ),
     ] = None,
+    again: Annotated[
+        bool, Parameter(help="Learn a file also if it was learnt before: its examples count twice.")
+    ] = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Teach a model one more batch of your own data: each file in turn. The model is made if it is not there.
 
     Columns, categories and scaling are those of the first batch. The model keeps no examples, only what it has
-    learnt. Every batch is logged: `vcl show MODEL`.
+    learnt. Every batch is logged: `vcl show MODEL`. A command that was interrupted can be repeated as it was: files
+    that were learnt are left out, and the one under way continues from its checkpoint.
 
     Example: [bold]vcl learn churn.vcl january.csv --label churned[/bold], later [bold]vcl learn churn.vcl
     february.csv[/bold]
@@ -79,28 +88,24 @@ def learn(
     from vcl import runs
     from vcl.files import locked, writing
     from vcl.kept import KeptModel, read
+    from vcl.kept.model import check_part
+    from vcl.runs.config import check_threads
 
     if not files:
         raise VclError("Name at least one file to learn from. See `vcl learn --help`.")
+    check_threads(threads)
+    check_part(test)
     fixed = {"method": method, "hidden": hidden, "epochs": epochs, "seed": seed, "label": label}
-    exists = model.exists()
-    if exists and (
-        given := [name for name, value in fixed.items() if value is not None] + ["ignore"] * bool(ignore)
-    ):
-        raise VclError(
-            f"{model} is there already, and --{given[0]} is decided when a model is made. Leave it out, or name "
-            "a new model file."
-        )
-    if exists and shared_head:
-        raise VclError(f"{model} is there already; --shared-head is decided when a model is made. Leave it out.")
-    runs.prepare_jax(threads or (KeptModel.threads_of(model) if exists else 1))
+    runs.prepare_jax(threads or (KeptModel.threads_of(model) if model.exists() else 1))
     with writing(model):
         model.parent.mkdir(parents=True, exist_ok=True)
         lock, checkpoints = (model.with_name(f".{model.name}.{part}") for part in ("lock", "checkpoints"))
         with locked(lock, lambda: say(f"Waiting for another process that teaches {model}.")):
             kept = KeptModel.load(model) if model.exists() else None
+            if kept:
+                check_same(model, kept, fixed, ignore, shared_head)
             entries = []
-            for file in files:
+            for number, file in enumerate(files):
                 batch = read(file, kept.label if kept else label, ignore=ignore)
                 if kept is None:
                     settings = {"hidden": hidden, "epochs": epochs}
@@ -112,23 +117,74 @@ def learn(
                         threads=threads or 1,
                         **{name: value for name, value in settings.items() if value is not None},
                     )
-                entry = kept.learn(
-                    batch,
-                    kept.task_named(task),
-                    test=test,
-                    progress=not (quiet or json),
-                    checkpoint=checkpoints,
-                    forgetting=forgetting,
-                )
-                kept.save(model)
+                named = kept.task_named(task)
+                if not again and (before := kept.learnt_before(file, named)):
+                    say(f"{file} is what batch {before['batch']} taught already, so it is left out; see --again.")
+                    continue
+                with stopping(model, left=len(files) - number) as stop:
+                    entry = kept.learn(
+                        batch,
+                        named,
+                        test=test,
+                        progress=not (quiet or json),
+                        checkpoint=checkpoints,
+                        forgetting=forgetting,
+                        stop=stop,
+                    )
+                    kept.save(model)
                 entries.append(entry)
                 for warning in entry["warnings"]:
                     say(f"Warning: {file}: {warning}")
-            if checkpoints.exists():
-                checkpoints.rmdir()
+                if stop() and number + 1 < len(files):
+                    fail(f"Stopped; {model} has learnt {file}. {CONTINUE}", STOPPED)
+            clean(checkpoints)
     if json:
         return print_json(entries)
     return stdout().print(model_tables.log_table(entries, f"{model}: what it learnt"))
+
+
+def check_same(
+    path: Path, kept: "KeptModel", fixed: dict[str, Any], ignored: tuple[str, ...], shared_head: bool
+) -> None:
+    """Refuse to decide again what was decided when the model was made; a command may be repeated as it was."""
+    from vcl.methods import name_of
+
+    learner = kept.model.learner
+    known = {"method": name_of(learner), "hidden": getattr(learner, "hidden", None), "label": kept.label}
+    known |= {"epochs": getattr(learner, "epochs", None), "seed": kept.model.seed}
+    given = [name for name, value in fixed.items() if value is not None and value != known[name]]
+    columns = {column.name for column in kept.encoder.columns} if kept.encoder else set()
+    given += ["ignore"] * bool(columns & set(ignored)) + ["shared-head"] * (shared_head > kept.model.shared_head)
+    if given:
+        raise VclError(
+            f"{path} is there already, and --{given[0]} is decided when a model is made. Leave it out, or name "
+            "a new model file."
+        )
+
+
+@contextmanager
+def stopping(model: Path, left: int) -> Iterator[Callable[[], bool]]:
+    """Let a signal end the learning of a batch with a checkpoint, and say how to go on."""
+    with saving(say, lambda: f" {CONTINUE}") as stop:
+        try:
+            yield stop
+        except KeyboardInterrupt:
+            if not stop():
+                raise
+            what = "this batch" if left == 1 else f"this batch and {left - 1} more"
+            fail(f"Stopped; {model} is as it was before {what}, and checkpoints are saved. {CONTINUE}", STOPPED)
+
+
+def clean(checkpoints: Path) -> None:
+    """Remove the folder of checkpoints, and what killed processes left half-written in it, but nothing of others."""
+    from vcl.files import is_temporary
+
+    if checkpoints.is_dir():
+        for path in checkpoints.iterdir():
+            if path.name.startswith(".learn-") and is_temporary(path.name):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            checkpoints.rmdir()
 
 
 def show_model(path: Path, *, as_json: bool) -> None:
@@ -151,7 +207,7 @@ def predict_model(
     coverage: float | None,
 ) -> None:
     """Predict the examples of a file; print them, or write them to a CSV or .npz file."""
-    from vcl.files import write_atomically, writing
+    from vcl.files import write_output, writing
     from vcl.kept import read
     from vcl.kept.decisions import unfamiliar_warning
 
@@ -170,9 +226,10 @@ def predict_model(
         correct = kept.numbers(batch.labels) == prediction.classes
         say(f"Accuracy on the {batch.size} labelled examples of {file}: {100 * correct.mean():.2f} %")
     if output:
+        keep(path, output)
         contents = as_npz(columns) if output.suffix == ".npz" else as_csv(columns).encode()
         with writing(output):
-            write_atomically(output, contents)
+            write_output(output, contents)
         say(f"Predictions for {batch.size} examples: {output}")
     if json:
         print_json([{name: plain(values[i]) for name, values in columns.items()} for i in range(batch.size)])
@@ -240,11 +297,12 @@ def as_npz(columns: dict[str, "np.ndarray"]) -> bytes:
 
 def report_model(path: Path, out: Path) -> None:
     """One HTML file about a model: the log, calibration, and what rejecting costs."""
-    from vcl.files import write_atomically, writing
+    from vcl.files import write_output, writing
     from vcl.report.model_page import render
 
+    keep(path, out)
     with writing(out):
-        write_atomically(out, render(path.name, opened(path)).encode())
+        write_output(out, render(path.name, opened(path)).encode())
     say(f"Report: {out}")
 
 
@@ -261,7 +319,7 @@ def export(
     The ONNX graph takes encoded inputs, named in the model card, and returns log probabilities and entropies. It has
     the same draws of noise in it as `vcl predict`, so the answers agree.
     """
-    from vcl.files import write_atomically, writing
+    from vcl.files import write_output, writing
 
     kept = opened(model)
     if format == "card":
@@ -273,9 +331,16 @@ def export(
 
         contents, suffix = export_onnx(kept.model, kept.task_named(task)), ".onnx"
     output = output or model.with_suffix(suffix)
+    keep(model, output)
     with writing(output):
-        write_atomically(output, contents)
+        write_output(output, contents)
     say(f"Exported: {output}")
+
+
+def keep(model: Path, output: Path) -> None:
+    """Refuse to write over the model itself."""
+    if output.resolve() == model.resolve():
+        raise VclError(f"{output} is the model itself. Name another file to write.")
 
 
 def opened(path: Path) -> "KeptModel":

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Table
+
+from vcl.cli.tables import escape
 
 if TYPE_CHECKING:
     from vcl.kept import KeptModel

@@ -116,11 +116,15 @@ def described(name: str, values: np.ndarray) -> Column:
     there = values[np.isfinite(values)]
     if not len(there):
         raise VclError(f"The column {name!r} is empty. Leave it out with --ignore {name!r}.")
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = float(there.mean()), float(there.std())
+    if not np.isfinite([mean, std]).all():
+        raise VclError(f"The column {name!r} has numbers that are too large to be scaled. Use other units.")
     return Column(
         name,
         "number",
-        mean=float(there.mean()),
-        std=float(there.std()) or 1.0,
+        mean=mean,
+        std=std or 1.0,
         low=float(there.min()),
         high=float(there.max()),
         missing=len(there) < len(values),

@@ -2,19 +2,24 @@
 
 import csv
 import hashlib
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import ZipFile
 
 import numpy as np
 
+from vcl import inputs
 from vcl.errors import VclError
-from vcl.inputs import Label
+from vcl.files import open_regular
+from vcl.inputs import Label, parse_npy
 
 MISSING = {"", "na", "n/a", "nan", "null", "none"}
 USUAL_LABELS = ("label", "target", "class", "y")
+MOST_BYTES = 1 << 34
+MOST_PIXELS = 1 << 26
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 
 Columns = dict[str, np.ndarray]
@@ -80,6 +85,11 @@ def read(path: Path, label: str | None = None, *, ignore: Sequence[str] = (), la
     return Batch(str(path), content, None, None if values is None else as_labels(values.tolist(), path), name)
 
 
+def one_line(error: Exception) -> str:
+    """What an error says, short enough to be read."""
+    return (" ".join(str(error).split()) or type(error).__name__)[:300].rstrip(".")
+
+
 def label_column(path: Path, names: list[str], label: str | None, labelled: bool) -> str | None:
     """The column with the labels: the one that is named, or one with a usual name."""
     if label is not None:
@@ -106,9 +116,9 @@ def as_labels(values: list[Any], path: Path) -> list[Label]:
 
 def read_csv(path: Path) -> tuple[Columns, None]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with open_regular(path, most=MOST_BYTES) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
             rows = list(csv.reader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise VclError(f"{path} could not be read as a CSV file: {error}. Save it as CSV in UTF-8.") from None
     if not rows:
         raise VclError(f"{path} is empty. Its first line must name the columns.")
@@ -137,44 +147,63 @@ def typed(values: list[Any]) -> np.ndarray:
 
 def read_parquet(path: Path) -> tuple[Columns, None]:
     try:
-        from pyarrow import ArrowInvalid, parquet
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise VclError("Parquet files need pyarrow: pip install 'vcl[parquet]'. Or save the table as CSV.") from None
     try:
-        table = parquet.read_table(path)
-    except (OSError, ArrowInvalid) as error:
-        raise VclError(f"{path} could not be read as a Parquet file: {error}.") from None
-    return {name: typed(table.column(name).to_pylist()) for name in table.column_names}, None
+        with open_regular(path, most=MOST_BYTES) as file:
+            table = parquet.read_table(file)
+        if twice := {name for name in table.column_names if table.column_names.count(name) > 1}:
+            raise VclError(f"{path} has two columns named {sorted(twice)[0]!r}. Rename one.")
+        return {name: typed(table.column(name).to_pylist()) for name in table.column_names}, None
+    except (OSError, ArrowException, ValueError, OverflowError) as error:
+        raise VclError(f"{path} could not be read as a Parquet file: {one_line(error)}.") from None
 
 
 def read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    arrays = load_numpy(path)
-    if not isinstance(arrays, np.lib.npyio.NpzFile) or "x" not in arrays:
-        raise VclError(f"{path} must hold an array x with the examples, and y with their labels.")
-    return checked(arrays["x"], path), arrays.get("y")
+    try:
+        with open_regular(path, most=MOST_BYTES) as file, ZipFile(file) as archive:
+            found = {name.removesuffix(".npy"): archive.getinfo(name) for name in archive.namelist()}
+            if "x" not in found:
+                raise VclError(f"{path} must hold an array x with the examples, and y with their labels.")
+            if (size := sum(found[name].file_size for name in ("x", "y") if name in found)) > MOST_BYTES:
+                raise VclError(f"{path} unpacks to {size / 1e9:.1f} GB; at most {MOST_BYTES / 1e9:.1f} are read.")
+            arrays = {name: parse_npy(archive.read(found[name])) for name in ("x", "y") if name in found}
+    except VclError:
+        raise
+    except Exception as error:  # there are many ways to break an archive
+        raise VclError(
+            f"{path} could not be read: {one_line(error)}. Save arrays of numbers or strings with numpy.savez."
+        ) from None
+    return checked(arrays["x"], path), label_array(arrays.get("y"), path)
 
 
 def read_npy(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
     beside = path.with_name(f"{path.stem}-labels.npy")
-    return checked(load_numpy(path), path), load_numpy(beside) if beside.exists() else None
-
-
-def load_numpy(path: Path) -> Any:
-    try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise VclError(f"{path} could not be read: {error}. Save arrays of numbers or strings with NumPy.") from None
+    labels = inputs.read_npy(beside) if beside.exists() else None
+    return checked(inputs.read_npy(path), path), label_array(labels, beside)
 
 
 def checked(array: np.ndarray, path: Path) -> np.ndarray:
-    if array.ndim < 2 or not len(array):
+    if array.ndim < 2 or not len(array) or not array.size:
         raise VclError(f"The examples in {path} have shape {array.shape}, but must be (examples, features …).")
+    if array.dtype.kind not in "biuf":
+        raise VclError(f"The examples in {path} are {array.dtype}, but must be numbers. Save a table as CSV.")
+    return array
+
+
+def label_array(array: np.ndarray | None, path: Path) -> np.ndarray | None:
+    if array is not None and (array.ndim != 1 or array.dtype.kind not in "biufU"):
+        raise VclError(
+            f"The labels in {path} are {array.dtype} of shape {array.shape}, but must be numbers or texts, one for "
+            "each example."
+        )
     return array
 
 
 def read_pictures(path: Path) -> Batch:
     """A folder with one folder of images for each class; or images alone, without labels."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir())
     found: list[tuple[Path, str | None]] = [(file, folder.name) for folder in folders for file in pictures(folder)]
@@ -184,10 +213,12 @@ def read_pictures(path: Path) -> Batch:
     arrays: list[np.ndarray] = []
     for file, _ in found:
         try:
-            with Image.open(file) as image:
+            with open_regular(file) as raw, Image.open(raw) as image:
+                if (size := image.width * image.height) > MOST_PIXELS:
+                    raise ValueError(f"it has {size} pixels, and at most {MOST_PIXELS} are read")
                 pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA", "I;16") else "RGB"))
-        except (OSError, UnidentifiedImageError) as error:
-            raise VclError(f"{file} could not be read as an image: {error}.") from None
+        except Exception as error:  # formats of images are many, and so are their errors
+            raise VclError(f"{file} could not be read as an image: {one_line(error)}.") from None
         arrays.append(pixels if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0))
         if arrays[-1].shape != arrays[0].shape:
             raise VclError(
@@ -207,5 +238,7 @@ def fingerprint(path: Path) -> str:
     checksum = hashlib.sha256()
     for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
         checksum.update(b"" if path.is_file() else str(file.relative_to(path)).encode())
-        checksum.update(file.read_bytes())
+        with open_regular(file, most=MOST_BYTES) as contents:
+            while part := contents.read(1 << 20):
+                checksum.update(part)
     return checksum.hexdigest()

@@ -2,11 +2,11 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from vcl.checkpoints import DamagedCheckpoint, read_facts, tree_digest
 from vcl.errors import VclError, choose
 from vcl.evaluation import Prediction, expected_calibration_error
 from vcl.inputs import Label, label_from_json, label_to_json
+from vcl.keeping import check_facts
 from vcl.kept.decisions import HeldOut, unfamiliar
 from vcl.kept.drift import Drift, drift, river_is_there
 from vcl.kept.encoder import Encoder
@@ -21,6 +22,7 @@ from vcl.kept.files import Batch, fingerprint
 from vcl.methods import METHODS
 from vcl.model import DEFAULT_TASK, Model
 
+MOST_THREADS = 1024
 STEPS = 2000
 """Steps of training that a small first batch gets; larger ones get at least `FEWEST_EPOCHS`."""
 FEWEST_EPOCHS, MOST_EPOCHS = 20, 200
@@ -31,6 +33,11 @@ PREQUENTIAL = 5000
 def is_model(path: Path) -> bool:
     """Whether this is a file that holds a model, rather than a run's folder."""
     return path.is_file()
+
+
+def check_part(test: float) -> None:
+    if not 0 <= test < 1:
+        raise VclError(f"--test is the part of a batch to hold out, from 0 to below 1, but it is {test}.")
 
 
 def default_settings(method: str, examples: int) -> dict[str, Any]:
@@ -44,6 +51,51 @@ def default_settings(method: str, examples: int) -> dict[str, Any]:
         "batch_size": batch_size,
         "epochs": max(FEWEST_EPOCHS, min(epochs, MOST_EPOCHS)),
     }
+
+
+class EntryFacts(TypedDict):
+    """A batch in the log."""
+
+    batch: int
+    time: str
+    source: str
+    sha256: str | None
+    task: Any
+    examples: int
+    held_out: int
+    new_classes: list[Any]
+    accuracy_before: float | None
+    log_likelihood_before: float | None
+    accuracy_after: float | None
+    log_likelihood_after: float | None
+    calibration_error: float | None
+    steps: int
+    seconds: float
+    warnings: list[str]
+    state_sha256: str
+
+
+class ColumnFacts(TypedDict):
+    """A column of the encoder."""
+
+    name: str
+    kind: str
+    mean: float
+    std: float
+    low: float
+    high: float
+    missing: bool
+    categories: list[str]
+
+
+class KeptFacts(TypedDict):
+    """What is kept beside the model itself, as JSON."""
+
+    encoder: list[ColumnFacts] | None
+    label: str | None
+    threads: int
+    held_out: list[list[Any]]
+    log: list[EntryFacts]
 
 
 @dataclass
@@ -99,6 +151,7 @@ class KeptModel:
         progress: bool = False,
         checkpoint: Path | None = None,
         forgetting: float | Literal["drift"] | None = None,
+        stop: Callable[[], bool] | None = None,
     ) -> dict[str, Any]:
         """Learn from one more batch; return its entry in the log.
 
@@ -107,8 +160,7 @@ class KeptModel:
         """
         if batch.labels is None:
             raise VclError(f"{batch.source} has no labels to learn from.")
-        if not 0 <= test < 1:
-            raise VclError(f"--test is the part of a batch to hold out, from 0 to below 1, but it is {test}.")
+        check_part(test)
         self._check_labels(batch)
         name = DEFAULT_TASK if task is None else task
         inputs = self.inputs(batch)
@@ -126,6 +178,7 @@ class KeptModel:
             progress=progress,
             checkpoint=checkpoint,
             forgetting=given_up,
+            stop=stop,
         )
         seconds = round(time.monotonic() - began, 2)
         entry: dict[str, Any] = {
@@ -209,6 +262,12 @@ class KeptModel:
             else None,
         }
 
+    def learnt_before(self, source: Path, task: Label | None) -> dict[str, Any] | None:
+        """The entry of the log that tells of the same file and task: learnt twice, examples would count twice."""
+        name = label_to_json(DEFAULT_TASK if task is None else task)
+        found = fingerprint(source)
+        return next((e for e in self.log if (e["sha256"], e["task"]) == (found, name)), None)
+
     def place(self, task: Label | None) -> Label:
         """Where the held-out examples of a task are: with one output layer, the last batch stands for all tasks."""
         return DEFAULT_TASK if self.model.shared_head or task is None else task
@@ -270,9 +329,13 @@ class KeptModel:
     def threads_of(path: Path) -> int:
         """How many threads the model was taught with, before jax is loaded."""
         try:
-            return int(read_facts(path).get("notes", {}).get("kept", {}).get("threads", 1))
+            threads = (read_facts(path).get("notes", {}).get("kept") or {}).get("threads")
         except DamagedCheckpoint as damage:
             raise VclError(f"{damage} Is it a model that `vcl learn` wrote?") from None
+        except AttributeError as error:
+            raise VclError(f"{path} was not written by vcl ({error}). Restore it from a copy.") from None
+        # What is read here is not checked yet; `load` refuses what is not right.
+        return threads if type(threads) is int and 0 < threads <= MOST_THREADS else 1
 
     @staticmethod
     def load(path: Path) -> "KeptModel":
@@ -282,6 +345,14 @@ class KeptModel:
             raise VclError(
                 f"{path} holds a model that was saved from Python, without columns and log. Use vcl.Model.load."
             )
-        encoder = Encoder.from_json(kept["encoder"]) if kept["encoder"] is not None else None
-        held = {label_from_json(task): HeldOut.from_json(value) for task, value in kept["held_out"]}
+        check_facts(kept, KeptFacts, path)
+        for entry in kept["log"]:
+            check_facts(entry, EntryFacts, path)
+        for column in kept["encoder"] or []:
+            check_facts(column, ColumnFacts, path)
+        try:
+            encoder = Encoder.from_json(kept["encoder"]) if kept["encoder"] is not None else None
+            held = {label_from_json(task): HeldOut.from_json(value) for task, value in kept["held_out"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise VclError(f"{path} was not written by vcl ({error}). Restore it from a copy.") from None
         return KeptModel(model, encoder, kept["label"], kept["threads"], held, kept["log"])

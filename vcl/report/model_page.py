@@ -112,7 +112,7 @@ def _columns(kept: KeptModel) -> str:
     if kept.encoder is None:
         return ""
     rows = "".join(
-        f"<tr><td>{escape(c.name)}</td><td>{c.kind}</td><td>{_range(c)}</td>"
+        f"<tr><td>{escape(c.name)}</td><td>{escape(c.kind)}</td><td>{_range(c)}</td>"
         f"<td>{'yes' if c.missing else ''}</td></tr>"
         for c in kept.encoder.columns
     )

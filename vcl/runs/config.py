@@ -75,15 +75,20 @@ def configure(
     by_benchmark = kind.recipes[choose("recipe", recipe, kind.recipes)]
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise VclError(f"--seed must be a whole number, but it is {seed!r}.")
+    check_threads(threads)
+    if not 0 <= seed < 2**31:
+        raise VclError(f"--seed must be between 0 and {2**31 - 1}, but it is {seed}.")
+    learner = make(method, {**settings_for(by_benchmark, benchmark), **settings})
+    return RunConfig(benchmark, method, seed, recipe, options, learner, threads or available_threads())
+
+
+def check_threads(threads: int | None) -> None:
+    """Refuse what is no number of cores; 0 and None are all of them."""
     if threads is not None and not (isinstance(threads, int) and 0 <= threads <= MOST_THREADS):
         raise VclError(
             f"--threads must be a whole number from 0 to {MOST_THREADS}, but it is {threads!r}. This process may "
             f"use {available_threads()} cores."
         )
-    if not 0 <= seed < 2**31:
-        raise VclError(f"--seed must be between 0 and {2**31 - 1}, but it is {seed}.")
-    learner = make(method, {**settings_for(by_benchmark, benchmark), **settings})
-    return RunConfig(benchmark, method, seed, recipe, options, learner, threads or available_threads())
 
 
 def default_recipe(recipes: Recipes, online: int) -> str:

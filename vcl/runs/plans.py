@@ -106,6 +106,8 @@ def plan_from(document: dict[str, Any], name: str) -> Plan:
         choose("entry of a sweep's file", key, KEYS)
     if not isinstance(document.get("benchmark"), str):
         raise VclError('A sweep needs a benchmark: benchmark = "split-mnist".')
+    if odd := [key for key in ("method", "recipe") if not isinstance(document.get(key, ""), str)]:
+        raise VclError(f"{odd[0]} must be a name in quotes, but it is {document[odd[0]]!r}.")
     if ("grid" in document) == ("search" in document):
         raise VclError("A sweep needs either a [grid] or a [search].")
     for key in ("stream", "settings", "grid", "search"):
@@ -149,12 +151,39 @@ def search_from(table: dict[str, Any]) -> Search:
     if not isinstance(space, dict) or not space:
         raise VclError("[search.space] must name at least one setting.")
     for name, values in space.items():
-        bounded = isinstance(values, dict) and all(type(values.get(end)) in (int, float) for end in ("low", "high"))
-        if not bounded and not (isinstance(values, dict) and isinstance(values.get("choices"), list)):
-            raise VclError(f"[search.space] {name} needs choices = [...], or low = ... and high = ...")
+        if not (isinstance(values, dict) and (is_choice(values) or is_range(values))):
+            raise VclError(
+                f"[search.space] {name} needs choices = [...], or low = ... and high = ..., with low at most high, "
+                f"and above 0 where log = true; a step is above 0, and not for log = true. It is {values!r}."
+            )
+    if type(table.get("seed", 0)) is not int or table.get("seed", 0) < 0:
+        raise VclError(f"[search] seed must be a whole number from 0, but it is {table['seed']!r}.")
     choose("sampler", table.get("sampler", "tpe"), ("tpe", "random"))
     choose("pruner", table.get("pruner", "none"), ("none", "median", "hyperband"))
     return Search(**table)
+
+
+def is_choice(values: dict[str, Any]) -> bool:
+    """Whether these are choices for a setting."""
+    return set(values) == {"choices"} and isinstance(values["choices"], list) and bool(values["choices"])
+
+
+def is_range(values: dict[str, Any]) -> bool:
+    """Whether these are the ends of a range for a setting.
+
+    >>> is_range({"low": 1, "high": 3}), is_range({"low": 0, "high": 1, "log": True})
+    (True, False)
+    """
+    if not {"low", "high"} <= set(values) <= {"low", "high", "log", "step"}:
+        return False
+    numbers = [values[name] for name in ("low", "high", "step") if name in values]
+    if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+        return False
+    log, whole = values.get("log", False), all(type(values[end]) is int for end in ("low", "high"))
+    if type(log) is not bool or (log and ("step" in values or values["low"] <= 0)):
+        return False
+    steps_fit = "step" not in values or (values["step"] > 0 and (type(values["step"]) is int or not whole))
+    return values["low"] <= values["high"] and steps_fit
 
 
 def shard(candidates: list[Settings], part: str | None) -> list[Settings]:

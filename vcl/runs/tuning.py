@@ -25,7 +25,7 @@ def search(plan: Plan, root: Path, at_once: int, attempt: Attempt) -> list[Candi
     study = open_study(plan, wanted, root)
     while True:
         trials = study.get_trials(deepcopy=False)
-        running = [t for t in trials if t.state == optuna.trial.TrialState.RUNNING]
+        running = [under_way(study, t, wanted.space) for t in trials if t.state == optuna.trial.TrialState.RUNNING]
         missing = min(at_once, wanted.trials - (len(trials) - len(running))) - len(running)
         batch = running + [ask(study, wanted.space) for _ in range(max(0, missing))]
         if not batch:
@@ -84,7 +84,18 @@ def pruning(study: Any, owners: Sequence[Any]) -> Prune:
 
 def ask(study: Any, space: dict[str, dict[str, Any]]) -> Any:
     """A new trial with settings from the space, as the storage has it."""
-    trial = study.ask()
+    return with_settings(study, study.ask(), space)
+
+
+def under_way(study: Any, trial: Any, space: dict[str, dict[str, Any]]) -> Any:
+    """A trial of the storage; one that was interrupted before it had settings gets them now."""
+    if "settings" in trial.user_attrs:
+        return trial
+    return with_settings(study, imported().trial.Trial(study, trial._trial_id), space)
+
+
+def with_settings(study: Any, trial: Any, space: dict[str, dict[str, Any]]) -> Any:
+    """The trial as the storage has it, once each setting of the space is suggested; what was, stays."""
     for name, values in space.items():
         if "choices" in values:
             # The storage takes plain values only: lists are numbered.
@@ -121,16 +132,23 @@ def open_study(plan: Plan, wanted: Search, root: Path) -> Any:
         "median": optuna.pruners.MedianPruner,
         "hyperband": optuna.pruners.HyperbandPruner,
     }
+    journal = root / f"{plan.name}.optuna.journal"
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
-        backend = optuna.storages.journal.JournalFileBackend(str(root / f"{plan.name}.optuna.journal"))
-    study = optuna.create_study(
-        storage=optuna.storages.JournalStorage(backend),
-        study_name=plan.name,
-        direction="maximize",
-        pruner=pruners[wanted.pruner](),
-        load_if_exists=True,
-    )
+        backend = optuna.storages.journal.JournalFileBackend(str(journal))
+    try:
+        study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend),
+            study_name=plan.name,
+            direction="maximize",
+            pruner=pruners[wanted.pruner](),
+            load_if_exists=True,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise VclError(
+            f"{journal} cannot be read by Optuna ({type(error).__name__}: {error}). Restore it, or move it away to "
+            "begin the search anew; complete runs are not made again."
+        ) from None
     # A study that continues must not draw again what it drew at its start.
     study.sampler = samplers[wanted.sampler](seed=wanted.seed + len(study.get_trials(deepcopy=False)))
     return study
