@@ -1,4 +1,4 @@
-"""Steps of ours beside those of PyTorch, and tasks beside those of Avalanche, one core, measured in turn.
+"""Steps beside PyTorch, tasks beside Avalanche, Kronecker factors beside laplace-torch, one core, in turn.
 
     .venv/bin/python bench/peers.py
     .venv/bin/python bench/peers.py --compile      # torch.compile too, which needs a C++ compiler
@@ -19,17 +19,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from measure import Timer, clock, use_cores, write
+from methods import random_task
 from step import STEPS, step_time
 
 from vcl import learning
 from vcl.core import Examples, StreamSpec
+from vcl.curvature import BATCH, kronecker_factors
 from vcl.methods import make
 from vcl.methods.finetune import Finetune
-from vcl.nets import random, select_head
+from vcl.nets import MLP, random, select_head
 from vcl.training import Adam, Fitter, run_epochs, to_device
 
 ENVIRONMENT = Path(__file__).parent.parent / ".bench-venv"
-PACKAGES = (("torch==2.13.0", "numpy"), ("--no-deps", "torchvision==0.28.0"), ("avalanche-lib==0.6.0",))
+PACKAGES = (
+    ("torch==2.13.0", "numpy"),
+    ("--no-deps", "torchvision==0.28.0"),
+    ("avalanche-lib==0.6.0", "quadprog"),
+    ("laplace-torch==0.3",),
+)
 """Installed one after the other: Avalanche asks for torchvision, which asks for another torch."""
 FOLDER = Path(__file__).parent
 WORKLOADS = {
@@ -75,7 +82,7 @@ def task_time(method: str) -> Timer:
 
 def beside_avalanche(python: Path, rounds: int, turns: int) -> None:
     rows: list[dict[str, Any]] = []
-    for method in ("finetune", "ewc", "si", "agem"):
+    for method in ("finetune", "ewc", "si", "gem", "agem"):
         ours = task_time(method)
         ours()  # compile
         asked = {"method": method, "rounds": rounds, **TASK}
@@ -84,6 +91,30 @@ def beside_avalanche(python: Path, rounds: int, turns: int) -> None:
         row = {"vcl (s)": fastest[0], "Avalanche (s)": fastest[1], "times ours": fastest[1] / fastest[0]}
         rows.append({"second task": method, **row})
         write("peers-avalanche", f"The second of two tasks beside Avalanche, one core, {TASK}", rows)
+
+
+def factors_time() -> Timer:
+    """Seconds for the Kronecker factors of {100, 100} on one task."""
+    weights = random(jax.random.key(0), MLP((100, 100)), StreamSpec((28, 28), "uint8", 10, (0,), TASK["examples"]))
+    data = random_task(0, TASK["examples"], 10)
+
+    def measure() -> float:
+        began = clock()
+        jax.block_until_ready(kronecker_factors(jax.random.key(1), select_head(weights, 0), data))
+        return clock() - began
+
+    return measure
+
+
+def beside_laplace(python: Path, rounds: int, turns: int) -> None:
+    ours = factors_time()
+    ours()  # compile
+    asked = {"examples": TASK["examples"], "batch_size": BATCH, "rounds": rounds}
+    taken = [(min(ours() for _ in range(rounds)), theirs(python, "peers_laplace.py", **asked)) for _ in range(turns)]
+    fastest = [min(column) for column in zip(*taken, strict=True)]
+    row = {"vcl (s)": fastest[0], "laplace-torch (s)": fastest[1], "times ours": fastest[1] / fastest[0]}
+    title = f"Kronecker factors (exact) of 784-100-100-10 beside laplace-torch, one core, {asked}"
+    write("peers-laplace", title, [{"what": "factors of one task", **row}])
 
 
 def finetune_time(hidden: tuple[int, ...], classes: int, batch_size: int) -> Timer:
@@ -140,19 +171,21 @@ def beside_pytorch(python: Path, rounds: int, turns: int, compiled: bool) -> Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Ours beside PyTorch and Avalanche.")
+    parser = argparse.ArgumentParser(description="Ours beside PyTorch, Avalanche and laplace-torch.")
     parser.add_argument("--environment", type=Path, default=ENVIRONMENT)
-    parser.add_argument("--peer", choices=("pytorch", "avalanche", "all"), default="all")
+    parser.add_argument("--peer", choices=("pytorch", "avalanche", "laplace", "all"), default="all")
     parser.add_argument("--compile", action="store_true", help="torch.compile too")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--turns", type=int, default=2)
     options = parser.parse_args()
     use_cores(1)
     python = python_of(options.environment)
-    if options.peer != "avalanche":
+    if options.peer in ("pytorch", "all"):
         beside_pytorch(python, options.rounds, options.turns, options.compile)
-    if options.peer != "pytorch":
+    if options.peer in ("avalanche", "all"):
         beside_avalanche(python, options.rounds, options.turns)
+    if options.peer in ("laplace", "all"):
+        beside_laplace(python, options.rounds, options.turns)
 
 
 if __name__ == "__main__":

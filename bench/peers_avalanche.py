@@ -6,12 +6,8 @@ import time
 import warnings
 
 import torch
+import torch_operators  # noqa: F401 (it defines operators)
 from torch import Tensor
-
-# torchvision is installed without its compiled operators, which Avalanche only names.
-OPERATORS = torch.library.Library("torchvision", "DEF")
-for operator in ("nms", "qnms"):
-    OPERATORS.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 warnings.filterwarnings("ignore")
 
@@ -19,12 +15,13 @@ from avalanche.benchmarks.scenarios.dataset_scenario import benchmark_from_datas
 from avalanche.benchmarks.utils.utils import as_classification_dataset  # noqa: E402
 from avalanche.models import SimpleMLP  # noqa: E402
 from avalanche.training.plugins import EvaluationPlugin  # noqa: E402
-from avalanche.training.supervised import AGEM, EWC, Naive, SynapticIntelligence  # noqa: E402
+from avalanche.training.supervised import AGEM, EWC, GEM, Naive, SynapticIntelligence  # noqa: E402
 
 STRATEGIES = {
     "finetune": (Naive, {}),
     "ewc": (EWC, {"ewc_lambda": 10.0}),
     "si": (SynapticIntelligence, {"si_lambda": 0.1}),
+    "gem": (GEM, {"patterns_per_exp": 256}),
     "agem": (AGEM, {"patterns_per_exp": 256, "sample_size": 256}),
 }
 
