@@ -12,6 +12,7 @@ from vcl.errors import VclError
 from vcl.inputs import Label
 from vcl.model import Model
 from vcl.nets import Affine, Weights
+from vcl.noise import Generator, normal
 from vcl.posteriors import Gaussian, MeanField
 from vcl.posteriors.kronecker import MatrixNormal, Spread
 
@@ -109,11 +110,12 @@ def _outputs(graph: Graph, model: Model, key: Any, params: Any, inputs: str) -> 
             noise = _family(model).draw(keys[number], (0 * one, one), None if number else samples)
             centre = graph.add("Add", centre, graph.add("Mul", deviation, graph.constant(noise)))
         elif isinstance(params, MatrixNormal):
-            # What our own predictions draw for each example: see `correlated_noise`.
+            # What our own predictions draw for each example: see `KroneckerFactored.draw`.
             spread = params.spreads[number]
-            draws = jax.random.normal(keys[number], (_samples(model, params), 1, layer.bias.shape[0]))
-            noise = graph.constant(draws @ spread.root.T)
-            centre = graph.add("Add", centre, graph.add("Mul", _leverage_root(graph, spread, h), noise))
+            shape = (_samples(model, params), 1, layer.bias.shape[0])
+            draws = normal(keys[number], shape, generator=_generator(model))
+            turned = graph.constant(draws @ spread.root.T)
+            centre = graph.add("Add", centre, graph.add("Mul", _leverage_root(graph, spread, h), turned))
         elif number == 0:
             centre = graph.add("Unsqueeze", centre, graph.constant(np.array([0], np.int64)))
         h = graph.add("Relu", centre) if number < len(layers) - 1 else centre
@@ -136,6 +138,11 @@ def _mean(params: Any) -> Weights:
 def _samples(model: Model, params: Any) -> int:
     learner: Any = model.learner
     return int(learner.test_samples) if isinstance(params, Gaussian | MatrixNormal) else 1
+
+
+def _generator(model: Model) -> Generator:
+    learner: Any = model.learner
+    return learner.noise
 
 
 def _family(model: Model) -> MeanField:
