@@ -84,8 +84,8 @@ def measured(now: Snapshot) -> dict[str, Any]:
 
 def objectives(rows: list[dict[str, Any]]) -> bytes:
     """Objective and its two parts against width, a panel for each family."""
-    figure = canvas(9.0, 3.6, "Split MNIST, first task: the objective against the number of hidden units")
-    for axes, family in zip(figure.subplots(1, 3), FAMILIES, strict=True):
+    figure = canvas(9.0, 3.6, "Split MNIST, first task: objective and width")
+    for axes, family in zip(figure.subplots(1, 3, sharey=True), FAMILIES, strict=True):
         for name, label, colour in (
             ("objective", "negative ELBO", "#000000"),
             ("kl", "KL to the prior", DISTINCT[0]),
@@ -100,9 +100,13 @@ def objectives(rows: list[dict[str, Any]]) -> bytes:
         axes.minorticks_off()
         tidy(axes)
     figure.axes[0].set_ylabel("nats")
-    figure.axes[0].legend(frameon=False, fontsize=8)
+    lines, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside upper right", frameon=False, fontsize=8, ncols=3)
     seeds = len({row["seed"] for row in rows})
-    caption(figure, f"Lines: mean over {seeds} seeds; bands: smallest to largest. Both axes are logarithmic.")
+    caption(
+        figure,
+        f"Mean over seeds, and from smallest to largest; number of seeds: {seeds}. Both axes are logarithmic.",
+    )
     return saved(figure, "png")
 
 
@@ -114,7 +118,7 @@ def tolerances(rows: list[dict[str, Any]]) -> bytes:
     axes = figure.subplots()
     for name, colour in zip(names, DISTINCT, strict=False):
         counts = np.array(
-            [list(row["active"].values()) for row in rows if (row["family"], row["width"]) == (name, WIDTHS[-1])]
+            [list(row["active"].values()) for row in rows if (row["family"], row["width"]) == (name, widest)]
         )
         axes.plot(TOLERANCES, counts.mean(axis=0), "o-", ms=4, lw=1.4, color=colour, label=name)
         axes.fill_between(TOLERANCES, counts.min(axis=0), counts.max(axis=0), color=colour, alpha=0.15, lw=0)
@@ -126,7 +130,7 @@ def tolerances(rows: list[dict[str, Any]]) -> bytes:
     axes.minorticks_off()
     axes.legend(frameon=False, fontsize=8)
     tidy(axes)
-    caption(figure, "Lines: mean over seeds; bands: smallest to largest. Dotted: the default of `vcl units`.")
+    caption(figure, "Mean over seeds, and from smallest to largest. Dotted: the default of `vcl units`.")
     return saved(figure, "png")
 
 
