@@ -29,7 +29,7 @@ test-jax:  ## Short tests with the oldest and the newest JAX, in .venv-jax-*; ot
 	@for version in $(JAX); do \
 	    environment=.venv-jax-$$version && echo "JAX $$version" && \
 	    { test -x $$environment/bin/python || $(PYTHON) -m venv $$environment; } && \
-	    $$environment/bin/python -m pip install --quiet --editable . jax==$$version beartype hypothesis pandas pytest && \
+	    $$environment/bin/python -m pip install --quiet --editable . jax==$$version beartype hypothesis pandas pytest pytest-xdist && \
 	    VCL_TEST_CACHE=$$environment/compiled $$environment/bin/python -m pytest $(JAX_TESTS) && \
 	    $$environment/bin/vcl run split-digits --epochs 2 --num-tasks 2 --out $$environment/runs --quiet || exit 1; \
 	done

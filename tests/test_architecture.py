@@ -53,7 +53,7 @@ ALLOWED = {
     "kept": {"checkpoints", "core", "errors", "evaluation", "files", "inputs", "keeping", "kept", "learning"}
     | {"methods", "model", "nets", "posteriors"},
     "analysis": NUMERICS | STORED | {"analysis"},
-    "report": {"report", "analysis", "core", "errors", "files", "kept", "posteriors", "runs"},
+    "report": {"report", "analysis", "benchmarks", "core", "errors", "files", "kept", "posteriors", "runs"},
     "cli": {
         "evaluation",
         "learning",

@@ -104,5 +104,25 @@ def test_runs_differ_by_what_decides_their_result_not_by_seed_or_threads():
 
 
 def test_names_are_not_taken_for_markup():
-    table = tables.comparison_table([["method", "note"], ["vcl:x=[bold]", "none"]], "name")
-    assert ["vcl:x=[bold]", "none"] in printed(table)
+    table = tables.comparison_table([["method", "note"], ["vcl:x=[bold]", "[red]"]], "name")
+    shown = [cell for line in printed(table) for cell in line]
+    assert "vcl:x=[bold]" in shown
+    assert "[red]" in shown
+
+
+def test_a_comparison_fits_a_hundred_columns():
+    head = [
+        "method",
+        "accuracy (%)",
+        "forgetting",
+        "learning accuracy (%)",
+        "calibration error",
+        "training (s)",
+        "note",
+    ]
+    line = ["progress-compress", "98.96 ± 10.23", "12.34 ± 10.23", "98.96 ± 10.23", "12.96 ± 10.23", "1234 ± 123"]
+    table = tables.comparison_table([head, [*line, "3.1 × the parameters; task identity given at test time"]], "x")
+    console = Console(width=100, no_color=True)
+    with console.capture() as captured:
+        console.print(table)
+    assert any(all(cell in row for cell in line) for row in captured.get().splitlines())

@@ -212,6 +212,28 @@ def test_links_lead_somewhere(page):
             assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+# The site
+
+
+def test_the_site_has_every_page_command_setting_and_public_name():
+    site = runpy.run_path(str(ROOT / "docs" / "site" / "build.py"))
+    listed = re.findall(r"[\w-]+\.md", str(site["NAV"]))
+    made = {"index.md", "commands.md", "settings.md", "api.md", "changes.md"}
+    assert sorted(listed) == sorted(made | {page.name for page in PAGES[1:]} - {"start.md"})
+    commands = site["commands"]()
+    for _, name, _ in COMMANDS:
+        assert f"## vcl {name}\n" in commands
+    assert "`--checkpoint-seconds FLOAT`: Minimum time between checkpoints" in commands
+    settings = site["settings"]()
+    for name, kind in METHODS.items():
+        part = settings.split(f"## {name}\n")[1].split("\n## ")[0]
+        assert all(f"`--{field.name.replace('_', '-')}`" in part for field in dataclasses.fields(kind))
+    api = site["api"]()
+    classes = [name for name in vcl.__all__ if isinstance(getattr(vcl, name), type)]
+    assert all(f"## vcl.{name}\n" in api for name in classes)
+    assert "### vcl.Model.learn\n" in api
+
+
 # Doctests and examples
 
 

@@ -1,6 +1,7 @@
 """The report: what it says, what travels inside it, and what it must never let through."""
 
 import base64
+import csv
 import gzip
 import json
 import re
@@ -20,6 +21,7 @@ from jax import numpy as jnp
 from vcl import cli
 from vcl.analysis import Analysis, Layer, exciting_patterns, forward_use
 from vcl.analysis.units import Probe
+from vcl.cli import inspect
 from vcl.core import StreamSpec
 from vcl.errors import VclError
 from vcl.nets import MLP, zeros
@@ -29,6 +31,7 @@ from vcl.report.labels import labels
 from vcl.report.page.charts import line_chart, nice_ticks
 from vcl.report.page.explorer import MEASURES, explorer_data, packed_means, packed_variances, rounded
 from vcl.report.page.html import BLUE, MOST_OPAQUE, ORANGE, Reported, embedded, names_of, render
+from vcl.runs import StoredRun
 from vcl.runs.folder import RunFolder
 
 HOSTILE = "</script><script>alert(1)</script><!-- & '\"><img src=x onerror=alert(2)>"
@@ -153,8 +156,8 @@ def test_a_page_says_what_the_run_found(split):
         for accuracy in row:
             assert accuracy is None or f"{100 * accuracy:.2f}" in page.texts
     for score in result["scores"][-1]:
-        assert f"{score['calibration_error']:.4f}" in page.texts
-        assert f"{score['total_entropy'] - score['aleatoric_entropy']:.4f}" in page.texts
+        assert f"{100 * score['calibration_error']:.2f}" in page.texts
+        assert f"{score['total_entropy'] - score['aleatoric_entropy']:.3f}" in page.texts
     assert split.record["command"] in page.texts
     for name, value in split.record["config"]["learner"].items():
         assert f"{name} = {value}" in page.text
@@ -175,7 +178,7 @@ def test_several_runs_are_compared_and_each_has_its_explorer(split, permuted):
     assert [e["data-units"] for e in explorers] == ["units-1", "units-2"]
     assert page.units(1)["tasks"] == ["0v1", "2v3", "4v5"]
     assert len(page.units(2)["layers"]) == 2
-    links = [attributes["href"] for tag, attributes in page.tags if tag == "a"]
+    links = [attributes["href"] for tag, attributes in page.tags if tag == "a" and "download" not in attributes]
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert [link[1:] for link in links] == [i for i in ids if i.startswith("run-")]
     assert len(ids) == len(set(ids))
@@ -184,6 +187,43 @@ def test_several_runs_are_compared_and_each_has_its_explorer(split, permuted):
     # In the links, in the table, as a heading, and in the legends of accuracy and of each layer.
     assert page.texts.count("split-digits, vcl") == 3 + 2
     assert page.texts.count("permuted-digits, vcl") == 3 + 3
+
+
+def saved(page: Page) -> dict[str, list[list[str]]]:
+    """The tables that a page offers as files."""
+    links = [attributes for tag, attributes in page.tags if tag == "a" and "download" in attributes]
+    texts = {a["download"]: base64.b64decode(a["href"].partition("base64,")[2]).decode() for a in links}
+    return {name: list(csv.reader(text.splitlines())) for name, text in texts.items()}
+
+
+def test_every_table_can_be_saved(split):
+    page = Page(render([split]))
+    tables = saved(page)
+    assert len(tables) == sum(tag == "table" for tag, _ in page.tags)
+    matrix = tables["accuracy-matrix.csv"]
+    assert matrix[0] == ["after task", "1: 0v1", "2: 2v3", "3: 4v5", "average"]
+    assert matrix[3][1:4] == [f"{100 * accuracy:.2f}" for accuracy in split.result["accuracy_matrix"][2]]
+
+
+def test_losses_reliability_and_risk_are_those_of_the_run(split, split_folder):
+    run = StoredRun.open(split_folder)
+    losses, answers = inspect.losses(run), inspect.test_answers(run, None)
+    assert [(stage, len(values)) for stage, _, values in losses] == [(0, 40), (1, 40), (2, 40)]
+    for one, accuracy in zip(answers, split.result["accuracy_matrix"][-1], strict=True):
+        assert one.correct.mean() == pytest.approx(accuracy)
+    tables = saved(Page(render([replace(split, losses=losses, answers=answers)])))
+    assert len(tables["objective.csv"]) == 1 + 120
+    whole = [row for row in tables["risk-coverage.csv"][1:] if row[0] == "all tasks"]
+    wrong = 1 - np.concatenate([one.correct for one in answers]).mean()
+    assert (float(whole[-1][1]), float(whole[-1][2])) == pytest.approx((1.0, wrong))
+
+
+def test_garments_are_called_by_their_names():
+    run = made_up((28, 28))
+    run = replace(run, record={**run.record, "benchmark": "split-fashion"})
+    page = Page(render([run]))
+    assert "2: pullover v dress" in page.texts
+    assert page.units()["classes"] == [["T-shirt", "trousers"], ["pullover", "dress"]]
 
 
 def changed(run: Reported, seed: int = 0, **settings) -> Reported:

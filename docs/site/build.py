@@ -135,6 +135,7 @@ def entry(name: str, thing: Any, level: str = "##") -> str:
 def described(thing: Any, name: str) -> str:
     try:
         signature = re.sub(r"<factory>|<object object at 0x\w+>", "…", written(inspect.signature(thing), name))
+        signature = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", signature)  # pathlib.Path is Path
     except (TypeError, ValueError):
         signature = name
     return f"```python\n{signature}\n```\n\n{as_markdown(inspect.getdoc(thing) or '')}"

@@ -122,6 +122,19 @@ def mean_risk(
     return np.mean([risk_curve(doubt, right, coverages) for doubt, right in pairs], axis=0)
 
 
+def answers(
+    run: StoredRun, data_dir: Path | None = None
+) -> list[tuple[Float[np.ndarray, "n"], Shaped[np.ndarray, "n"]]]:
+    """The confidence of a run's answers to each task's test data, after the last task, and which are right."""
+    stream, snapshot = run.stream(data_dir), run.snapshot()
+    found = []
+    for number in range(stream.spec.num_tasks):
+        examples = stream.test(number)
+        prediction = learning.predict(snapshot, stream.spec.task(number), examples.inputs)
+        found.append((prediction.probabilities.max(axis=1), prediction.classes == examples.labels))
+    return found
+
+
 def entropies(
     inside: Prediction, outside: Prediction
 ) -> Sequence[tuple[Float[np.ndarray, "n"], Float[np.ndarray, "m"]]]:

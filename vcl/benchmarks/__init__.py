@@ -1,13 +1,13 @@
 """Streams of tasks, each a pure function of its options and the seed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from vcl.benchmarks.streams import hold_out, joint, online, permuted, real, split
-from vcl.core import Scenario, Stream
-from vcl.data import load, load_table
+from vcl.core import Scenario, Stream, StreamSpec
+from vcl.data import DATASETS, load, load_table
 from vcl.data.tables import read_covertype_in_order
 from vcl.errors import VclError, choose
 
@@ -95,6 +95,40 @@ def arrange(
     if benchmark.family == "split":
         return split(name, data, options.scenario or "task", options.num_tasks)
     return permuted(name, data, options.scenario or "domain", options.num_tasks or 10, options.permute_first, seed)
+
+
+def class_names(name: str, spec: StreamSpec) -> list[tuple[str, ...]]:
+    """What the outputs of each head stand for; `class 0`, … where nothing is known about a stream.
+
+    >>> class_names("split-fashion", StreamSpec((28, 28), "uint8", 2, (0, 1), capacity=1, scenario="task"))[1]
+    ('pullover', 'dress')
+    """
+    known = named_classes(name)
+    split = name in STREAMS and STREAMS[name].family == "split"
+    if split and spec.scenario == "task":
+        return [known[2 * head : 2 * head + 2] for head in range(spec.num_heads)]
+    if split and spec.scenario == "domain":
+        return [tuple(" or ".join(known[side : 2 * spec.num_tasks : 2]) for side in (0, 1))]
+    numbers = tuple(f"class {number}" for number in range(spec.num_classes))
+    return [known if len(known) == spec.num_classes else numbers] * spec.num_heads
+
+
+def readable_tasks(name: str, task_names: Sequence[str]) -> list[str]:
+    """The names of tasks; of pairs of things that are no digits, the things.
+
+    >>> readable_tasks("split-fashion", ["0v1", "2v3"]), readable_tasks("split-mnist", ["0v1"])
+    (['T-shirt v trousers', 'pullover v dress'], ['0v1'])
+    """
+    if name not in STREAMS or STREAMS[name].family != "split":
+        return list(task_names)
+    known = named_classes(name)
+    things = [c for c in range(0, len(known) - 1, 2) if known[c] != str(c)]
+    pairs = {f"{c}v{c + 1}": f"{known[c]} v {known[c + 1]}" for c in things}
+    return [pairs.get(task, task) for task in task_names]
+
+
+def named_classes(name: str) -> tuple[str, ...]:
+    return DATASETS[STREAMS[name].dataset].class_names if name in STREAMS else ()
 
 
 def settings_for(recipe: Mapping[str, dict[str, Any]], benchmark: str) -> dict[str, Any]:

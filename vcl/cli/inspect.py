@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from vcl.analysis import Analysis
+    from vcl.report.page.trust import Answers
     from vcl.runs import StoredRun
     from vcl.runs.folder import RunFolder
 
@@ -131,7 +132,7 @@ def report(
     open: Annotated[bool, Parameter(help="Open it in the browser.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a self-contained HTML report about runs: accuracy, transfer, and an explorer of all units.
+    """Write a self-contained HTML report about runs: accuracy, losses, calibration, and an explorer of all units.
 
     The units are shown for methods with a posterior over their weights (vcl, joint-vcl). For a model that `vcl
     learn` wrote: its log, its calibration, and what rejecting unsure answers costs.
@@ -147,7 +148,14 @@ def report_runs(runs: tuple[Path, ...], out: Path, data_dir: Path | None, show: 
     from vcl.report.page.html import Reported, render
 
     complete = [(run, run.result) for run in opened(runs)]
-    page = render([Reported(run.record, result, units_or_reason(run, data_dir)) for run, result in complete])
+    page = render(
+        [
+            Reported(
+                run.record, result, units_or_reason(run, data_dir), losses(run), answers_to_tests(run, data_dir)
+            )
+            for run, result in complete
+        ]
+    )
     with writing(out):
         write_output(out, page.encode())
     say(f"Report: {out}")
@@ -168,6 +176,28 @@ def units_or_reason(run: "StoredRun", data_dir: Path | None) -> "Analysis | str"
     except VclError as error:
         say(f"{run.name} is reported without its units: {error}")
         return str(error)
+
+
+def losses(run: "StoredRun") -> list[tuple[int, str, list[float]]]:
+    """The objective after each epoch, by stage and phase, in the order in which they were learnt."""
+    found: dict[tuple[int, str], list[float]] = {}
+    for event in run.folder.events():
+        if event["event"] == "objective":
+            found.setdefault((event["stage"], event["phase"]), []).extend(event["objectives"])
+    return [(stage, phase, values) for (stage, phase), values in found.items()]
+
+
+def answers_to_tests(run: "StoredRun", data_dir: Path | None) -> "list[Answers]":
+    """Confidence and correctness on the test data of each task; none where the data or a checkpoint is missing."""
+    from vcl.analysis.uncertainty import answers
+    from vcl.report.page.trust import Answers
+
+    try:
+        found = answers(run, data_dir)
+    except VclError as error:
+        say(f"{run.name} is reported without reliability and risk: {error}")
+        return []
+    return [Answers(name, *one) for name, one in zip(run.record["task_names"], found, strict=True)]
 
 
 def figures(

@@ -7,6 +7,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from rich import markup
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from vcl.errors import printable
@@ -161,11 +162,16 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def comparison_table(cells: Sequence[Sequence[str]], name: str) -> Table:
-    """Methods side by side; the first line has the titles."""
+    """Methods side by side, in a hundred columns; the first line has the titles, the last column has notes."""
     head, *body = cells
-    table = Table(*head, title=escape(name) + ": mean ± standard deviation over seeds", title_justify="left")
-    for line in body:
-        table.add_row(*map(escape, line))
+    table = Table(
+        title=escape(name) + ": mean ± standard deviation over seeds", title_justify="left", box=SIMPLE_HEAD
+    )
+    table.add_column(head[0], overflow="fold")
+    for title, *values in list(zip(head, *body, strict=True))[1:-1]:
+        table.add_column(title, justify="right", width=max(map(len, (*values, *title.split()))))
+    for label, *values, notes in body:
+        table.add_row(escape(label) + (f"\n  [dim]{escape(notes)}[/dim]" if notes else ""), *map(escape, values))
     return table
 
 

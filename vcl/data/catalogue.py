@@ -23,12 +23,17 @@ class DatasetInfo:
     mirrors: tuple[Mirror, ...] = ()
     unpacks_into: str = ""  # the folder in the data set's own archive
     task_names: tuple[str, ...] = ()  # of tables
+    class_names: tuple[str, ...] = ()
+
+
+DIGITS_0_TO_9 = tuple("0123456789")
 
 
 MNIST = DatasetInfo(
     name="mnist",
     description="handwritten digits, 28x28 grey, 60,000 + 10,000",
     num_classes=10,
+    class_names=DIGITS_0_TO_9,
     shape=(28, 28),
     read=formats.read_idx,
     files={
@@ -48,6 +53,18 @@ FASHION_MNIST = DatasetInfo(
     name="fashion-mnist",
     description="articles of clothing, 28x28 grey, 60,000 + 10,000",
     num_classes=10,
+    class_names=(
+        "T-shirt",
+        "trousers",
+        "pullover",
+        "dress",
+        "coat",
+        "sandal",
+        "shirt",
+        "sneaker",
+        "bag",
+        "ankle boot",
+    ),
     shape=(28, 28),
     read=formats.read_idx,
     files={
@@ -67,6 +84,7 @@ CIFAR10 = DatasetInfo(
     name="cifar10",
     description="photographs of animals and vehicles, 32x32 colour, 50,000 + 10,000",
     num_classes=10,
+    class_names=("aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "lorry"),
     shape=(3, 32, 32),
     read=formats.read_cifar10,
     files={
@@ -86,6 +104,7 @@ DIGITS = DatasetInfo(
     name="digits",
     description="handwritten digits, 8x8 grey, 1,442 + 355, inside scikit-learn",
     num_classes=10,
+    class_names=DIGITS_0_TO_9,
     shape=(8, 8),
     read=formats.read_digits,
     files={},
@@ -97,6 +116,7 @@ COVERTYPE = DatasetInfo(
     name="covertype",
     description="kinds of forest in four wilderness areas, 54 numbers, 581,012 rows",
     num_classes=7,
+    class_names=("spruce or fir", "lodgepole pine", "ponderosa pine", "willow", "aspen", "Douglas fir", "krummholz"),
     shape=(50,),
     read=tables.read_covertype,
     files={"covtype.csv": "ea35ca6820fcbe0bdc6707e9ed31e11a9de84f07d88da73b511c737383c271a6"},
@@ -128,6 +148,7 @@ FLIGHTS = DatasetInfo(
     name="flights",
     description="flights out of New York in 2013, delayed or not, 36 numbers, 327,346 rows",
     num_classes=2,
+    class_names=("on time", "delayed"),
     shape=(36,),
     read=tables.read_flights,
     files={

@@ -7,19 +7,30 @@ from html import escape
 import numpy as np
 
 WIDTH, HEIGHT = 460, 260
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 40
-STYLES = 8
+LEFT, RIGHT, TOP, BOTTOM = 62, 24, 12, 40
+STYLES = 10
 """How many series look different: colour, dash and marker change together."""
 
 Series = tuple[str, Sequence[float | None]]
 """A name, and a value after each task; None where there is none."""
+Curve = tuple[str, Sequence[float], Sequence[float]]
+"""A name, and the places of its points."""
+FEW = 12
+"""Curves with more points than this have no markers."""
 
 
-def line_chart(title: str, y_label: str, series: Sequence[Series], *, from_zero: bool = False) -> str:
-    """Values after each task, a line for each series, with its legend."""
+def line_chart(
+    title: str,
+    y_label: str,
+    series: Sequence[Series],
+    *,
+    from_zero: bool = False,
+    scale: Sequence[float] | None = None,
+) -> str:
+    """Values after each task, a line for each series, with its legend; `scale`: ticks shared with other charts."""
     steps = max(len(values) for _, values in series)
     known = [value for _, values in series for value in values if value is not None]
-    ticks = nice_ticks(0.0 if from_zero else min(known), max(known))
+    ticks = scale or nice_ticks(0.0 if from_zero else min(known), max(known))
 
     def x(step: int) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (step + 0.5) / steps
@@ -49,6 +60,54 @@ def line_chart(title: str, y_label: str, series: Sequence[Series], *, from_zero:
 </svg>{_legend(series) if len(series) > 1 else ""}</figure>"""
 
 
+def curve_chart(
+    title: str,
+    labels: tuple[str, str],
+    curves: Sequence[Curve],
+    *,
+    x_ticks: Sequence[tuple[float, str]],
+    y_ticks: Sequence[tuple[float, str]],
+    ideal: bool = False,
+    marks: Sequence[tuple[float, str]] = (),
+) -> str:
+    """Curves between the first and last ticks; `marks` are upright lines with a word, `ideal` the diagonal."""
+    (left, _), (right, _), (low, _), (high, _) = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value - left) / ((right - left) or 1.0)
+
+    def y(value: float) -> float:
+        return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / ((high - low) or 1.0)
+
+    bottom = HEIGHT - BOTTOM
+    parts = [
+        f"<line class='rule' x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y(value):.1f}' y2='{y(value):.1f}'/>"
+        f"<text x='{LEFT - 6}' y='{y(value) + 4:.1f}' text-anchor='end'>{escape(word)}</text>"
+        for value, word in y_ticks
+    ]
+    parts += [
+        f"<text x='{x(value):.1f}' y='{bottom + 18}' text-anchor='middle'>{escape(word)}</text>"
+        for value, word in x_ticks
+    ]
+    parts += [
+        f"<line class='rule' x1='{x(value):.1f}' x2='{x(value):.1f}' y1='{TOP}' y2='{bottom}'/>"
+        f"<text x='{x(value) + 3:.1f}' y='{TOP + 10}'>{escape(word)}</text>"
+        for value, word in marks
+    ]
+    if ideal:
+        parts.append(f"<line class='ideal' x1='{x(left)}' y1='{y(low)}' x2='{x(right)}' y2='{y(high)}'/>")
+    for number, (_, across, up) in enumerate(curves):
+        points = [(x(a), y(min(max(b, low), high))) for a, b in zip(across, up, strict=True)]
+        parts.append(_line(number, points, marked=len(points) <= FEW))
+    told = escape(f"{title}: {labels[1]} by {labels[0]}")
+    return f"""<figure class="chart"><figcaption>{escape(title)}</figcaption>
+<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{told}">
+{"".join(parts)}
+<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 4}" text-anchor="middle">{escape(labels[0])}</text>
+<text transform="translate(12 {(TOP + bottom) / 2}) rotate(-90)" text-anchor="middle">{escape(labels[1])}</text>
+</svg>{_legend([(name, list(up)) for name, _, up in curves]) if len(curves) > 1 else ""}</figure>"""
+
+
 def nice_ticks(low: float, high: float) -> list[float]:
     """Round numbers, four to eight of them, from below `low` to above `high`."""
     span = (high - low) or abs(high) or 1.0
@@ -58,9 +117,9 @@ def nice_ticks(low: float, high: float) -> list[float]:
     return [float(np.round(step * number, 12)) for number in range(first, max(last, first + 1) + 1)]
 
 
-def _line(number: int, points: Sequence[tuple[float, float]]) -> str:
+def _line(number: int, points: Sequence[tuple[float, float]], *, marked: bool = True) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    markers = "".join(_marker(number, x, y) for x, y in points)
+    markers = "".join(_marker(number, x, y) for x, y in points) if marked else ""
     return f"<g class='series s{number % STYLES}'><polyline points='{path}'/>{markers}</g>"
 
 

@@ -14,12 +14,20 @@ const SORTS = {
   removal_effect: "removal effect",
 };
 const MOST_ROWS_ABOVE = 12;
+const LONGEST_NAME = 11;
+const FEW_UNITS = 60;
 
-// Colours: blue, white, orange for what has a sign; viridis for what has none. Weights from colour images are shown in
-// the colours of the image, and GREYS are the shades of each channel: dark is negative, bright positive.
+// Colours: from blue by the colour of the paper to orange for what has a sign, so that nothing glares in the dark;
+// viridis for what has none. Weights from colour images are shown in the colours of the image, and GREYS are the
+// shades of each channel: dark is negative, bright positive.
 
-const DIVERGING = ramp(["#1a4e8a", "#5b9bd0", "#f7f7f7", "#f0a04b", "#a84300"]);
-const SEQUENTIAL = ramp(["#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"]);
+const DARK = window.matchMedia("(prefers-color-scheme: dark)");
+const ON_LIGHT = ramp(["#1a4e8a", "#5b9bd0", "#f7f7f7", "#f0a04b", "#a84300"]);
+const ON_DARK = ramp(["#a9d2f8", "#4a88c0", "#1d242c", "#bd6a20", "#ffc48a"]);
+const diverging = () => (DARK.matches ? ON_DARK : ON_LIGHT);
+const sequential = () => (DARK.matches ? SEQUENTIAL_ON_DARK : SEQUENTIAL_ON_LIGHT);
+const SEQUENTIAL_ON_LIGHT = ramp(["#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725"]);
+const SEQUENTIAL_ON_DARK = ramp(["#1c0b2e", "#33285f", "#2c4b74", "#235f6c", "#1d7a68", "#3a9059", "#74a03a", "#b3a92f"]);
 const GREYS = ramp(["#000000", "#808080", "#ffffff"]);
 
 function ramp(stops) {
@@ -52,6 +60,8 @@ function short(value) {
   const size = Math.abs(value);
   return size >= 1e5 || size < 1e-3 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
 }
+
+const clipped = (text) => (text.length > LONGEST_NAME ? `${text.slice(0, LONGEST_NAME - 1)}…` : text);
 
 // The page's elements
 
@@ -206,7 +216,7 @@ function ridges(groups, reach) {
       parts.push(
         drawing("line", { class: "rule", x1: from, x2: to, y1: base, y2: base }),
         drawing("path", { d: `M${points.join("L")}` }),
-        drawing("text", { x: label, y: base - 4, "text-anchor": "end" }, name),
+        drawing("text", { x: label, y: base - 4, "text-anchor": "end" }, clipped(name)),
         drawing("text", { x: width, y: base - 4, "text-anchor": "end" }, `${short(mean)} ± ${short(sd)}`),
       );
     }
@@ -233,6 +243,7 @@ class Explorer {
   constructor(root, data, layers) {
     Object.assign(this, { root, data, layers });
     this.number = 0;
+    DARK.addEventListener("change", () => this.arrange());
     this.task = data.tasks.length - 1;
     this.chosen = null;
     this.focused = 0;
@@ -291,11 +302,14 @@ class Explorer {
   /** Show another layer. */
   enter(number) {
     this.number = number;
-    this.chosen = null;
-    this.focused = 0;
+    // A page should show something at once: the unit that predictions rely on most.
+    const effects = this.layer.removal_effect[this.task];
+    this.chosen = this.focused = effects.indexOf(Math.max(...effects.map((effect) => effect ?? 0)));
+    if (this.chosen < 0) this.chosen = this.focused = 0;
     this.offerFilters();
     this.cells = Array.from({ length: this.layer.units }, (_, unit) => this.makeCell(unit));
     this.grid.setAttribute("aria-label", `Units of layer ${number + 1}`);
+    this.grid.style.setProperty("--tile", this.layer.units <= FEW_UNITS ? "84px" : "58px");
     this.legend.textContent =
       (this.layer.deep
         ? "Each image: the input pattern that excites the unit, on the task that first activated it. "
@@ -379,7 +393,7 @@ class Explorer {
     const { image, mostImage, active, first_active: first, information } = this.layer;
     const shown = image.of(this.task, unit);
     const most = this.contrast.value === "own" ? largest(shown.values) : mostImage;
-    paint(cell.querySelector("canvas"), shown, DIVERGING, -most, most);
+    paint(cell.querySelector("canvas"), shown, diverging(), -most, most);
     const isActive = active[this.task][unit];
     cell.classList.toggle("pruned", !isActive);
     cell.querySelector(".mark").textContent = isActive ? first[unit] : "×";
@@ -473,7 +487,7 @@ class Explorer {
     const variances = variance.of(this.task, unit);
     const signed = (title, shown) => {
       const most = largest(shown.values) || 1;
-      return imageFigure(title, shown, DIVERGING, -most, most);
+      return imageFigure(title, shown, diverging(), -most, most);
     };
     const source = deep ? ` from layer ${this.number}, a cell for each unit` : "";
     const averaged = inColour ? ", mean over colours" : "";
@@ -482,7 +496,7 @@ class Explorer {
       { class: "images" },
       ...(deep ? [signed("Input that excites it", image.of(this.task, unit))] : []),
       signed(`Incoming means${source}`, mean.of(this.task, unit)),
-      imageFigure(`Incoming variances${source || averaged}`, variances, SEQUENTIAL, 0, largest(variances.values) || 1),
+      imageFigure(`Incoming variances${source || averaged}`, variances, sequential(), 0, largest(variances.values) || 1),
     );
   }
 
@@ -503,7 +517,7 @@ class Explorer {
         element(
           "figure",
           task === this.task ? { class: "current" } : {},
-          painted(`after ${this.taskTitle(task)}`, shown, DIVERGING, -most, most),
+          painted(`after ${this.taskTitle(task)}`, shown, diverging(), -most, most),
           element("figcaption", {}, `task ${task + 1}`),
         ),
       ),
@@ -534,7 +548,7 @@ class Explorer {
     return heads.map((head, at) => {
       const tasks = this.data.tasks.map((_, task) => task).filter((task) => this.data.heads[task] === head);
       const title = tasks.length === 1 ? this.taskTitle(tasks[0]) : "one head for all tasks";
-      const rows = mean[at][unit].map((m, c) => ({ name: `class ${c}`, mean: m, sd: sd[at][unit][c] }));
+      const rows = mean[at][unit].map((m, c) => ({ name: this.data.classes[head][c], mean: m, sd: sd[at][unit][c] }));
       return { title, rows };
     });
   }

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from vcl.analysis import Analysis, exciting_patterns
+from vcl.benchmarks import class_names, readable_tasks
 from vcl.posteriors.mean_field import Gaussian
 from vcl.report.images import Tile
 from vcl.runs.config import spec_from_record
@@ -33,9 +34,11 @@ STEPS = 254
 def explorer_data(record: Record, analysis: Analysis) -> dict[str, Any]:
     """Every unit of every layer, after each task: its measures, its images and its outgoing weights."""
     tasks = analysis.num_tasks
-    inputs = Tile.of(spec_from_record(record).input_shape)
+    spec = spec_from_record(record)
+    inputs = Tile.of(spec.input_shape)
     return {
-        "tasks": record["task_names"][:tasks],
+        "tasks": readable_tasks(record["benchmark"], record["task_names"])[:tasks],
+        "classes": [list(names) for names in class_names(record["benchmark"], spec)],
         "heads": list(analysis.heads[:tasks]),
         "layers": [_layer(analysis, number, inputs) for number in range(len(analysis.layers))],
         "output": [_output(analysis, after) for after in range(tasks)],

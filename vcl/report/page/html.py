@@ -12,14 +12,26 @@ from typing import Any
 import numpy as np
 
 from vcl.analysis import Analysis, accuracy_change, backward_change, forward_use
+from vcl.benchmarks import readable_tasks
 from vcl.report.labels import labels
-from vcl.report.page.charts import line_chart
+from vcl.report.page import trust
+from vcl.report.page.charts import curve_chart, line_chart, nice_ticks
+from vcl.report.page.downloads import download
 from vcl.report.page.explorer import explorer_data
 from vcl.runs.results import Record, Result, TaskScores
 
 ORANGE, BLUE = (240, 140, 50), (70, 150, 225)
 MOST_OPAQUE = 0.55
 """Cells of a matrix are shaded so far and no further: text stays legible, in light and in dark."""
+
+
+MANY_TASKS = 6
+"""Matrices of more tasks than this have a row of the page for themselves."""
+MOST_EPOCHS = 400
+"""Points of a curve of losses; of longer runs, every so many epochs are shown."""
+
+Cell = str | tuple[str, float, tuple[int, int, int]]
+"""Text, perhaps on a shade: how strong, and of which colour."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,10 @@ class Reported:
     record: Record
     result: Result
     inside: Analysis | str
+    losses: Sequence[tuple[int, str, Sequence[float]]] = ()
+    """Stage (from 0), phase, and the objective after each epoch, in order."""
+    answers: Sequence[trust.Answers] = ()
+    """To the test data of each task, after the last one."""
 
 
 def render(runs: Sequence[Reported]) -> str:
@@ -114,7 +130,7 @@ def _mean(row: Sequence[float | None]) -> float:
 
 def _section(number: int, name: str, run: Reported) -> str:
     result = run.result
-    tasks = task_titles(result["task_names"])
+    tasks = task_titles(readable_tasks(run.record["benchmark"], result["task_names"]))
     transfer = f"backward transfer {change(result['backward_transfer'])}"
     # Where outputs are untrained before a task, forward transfer is not defined.
     if result["forward_transfer"] is not None:
@@ -124,11 +140,12 @@ def _section(number: int, name: str, run: Reported) -> str:
 <p class="headline"><span class="number">{percent(result["average_accuracy"])} %</span> average accuracy after the
 last task. Forgetting {percent(result["forgetting"])}, {transfer} percentage points;
 {result["steps"]} steps in {result["train_seconds"]:.0f} s.</p>
-<div class="pair">{_accuracy_charts(tasks, result)}</div>
-<div class="matrices">
+<div class="pair">{_accuracy_charts(tasks, result)}{_loss_chart(run)}</div>
+<div class="matrices{" wide" if len(tasks) > MANY_TASKS else ""}">
 <div><h3>Accuracy (%) on each task, after each task</h3>{_accuracies(tasks, result["accuracy_matrix"])}</div>
 <div><h3>Calibration and uncertainty, after the last task</h3>{_scores(tasks, result["scores"][-1])}</div>
 </div>
+{_trust(tasks, run.answers)}
 {_units(number, name, run, tasks)}
 {_making(run)}</section>
 """
@@ -144,28 +161,69 @@ def _accuracy_charts(tasks: Sequence[str], result: Result) -> str:
         (task, [None if (accuracy := row[number]) is None else 100 * accuracy for row in matrix])
         for number, task in enumerate(tasks)
     ]
-    return line_chart("Accuracy on each task", "accuracy (%)", curves) + line_chart(
-        "Average accuracy on the tasks seen", "accuracy (%)", [("average", _averages(result))]
+    known = [100 * a for row in matrix for a in row if a is not None]
+    scale = nice_ticks(min(known), max(known))
+    return line_chart("Accuracy on each task", "accuracy (%)", curves, scale=scale) + line_chart(
+        "Average accuracy on the tasks seen", "accuracy (%)", [("average", _averages(result))], scale=scale
     )
 
 
+def _loss_chart(run: Reported) -> str:
+    """What was minimised, epoch by epoch, on a logarithmic scale where it spans one."""
+    stages = [(stage, phase, [v for v in values if np.isfinite(v)]) for stage, phase, values in run.losses]
+    stages = [(stage, phase, values) for stage, phase, values in stages if values]
+    if not stages:
+        return ""
+    values = np.array([v for _, _, values in stages for v in values])
+    epochs = np.arange(1, len(values) + 1)
+    logarithmic = bool(values.min() > 0 and values.max() > 20 * values.min())
+    height = np.log10(values) if logarithmic else values
+    ticks = nice_ticks(float(height.min()), float(height.max()))
+    if logarithmic:
+        ticks = [float(t) for t in range(int(np.floor(height.min())), int(np.ceil(height.max())) + 1)]
+    starts, begun = [], 1
+    for stage, _, of_stage in stages:
+        if not starts or starts[-1][1] != str(stage + 1):
+            starts.append((float(begun), str(stage + 1)))
+        begun += len(of_stage)
+    every = max(1, -(-len(values) // MOST_EPOCHS))
+    rows = [(stage + 1, phase, v) for stage, phase, of_stage in stages for v in of_stage]
+    return f"""<div>{
+        curve_chart(
+            "Objective while it learnt",
+            ("epoch (lines: where a stage begins)", "objective"),
+            [("objective", epochs[::every].tolist(), height[::every].tolist())],
+            x_ticks=[(1.0, "1"), (float(len(values)), str(len(values)))],
+            y_ticks=[(tick, f"{10**tick:g}" if logarithmic else f"{tick:g}") for tick in ticks],
+            marks=starts[:: max(1, -(-len(starts) // 10))],
+        )
+    }{download("objective", ["stage", "phase", "objective"], rows)}</div>"""
+
+
+def _trust(tasks: Sequence[str], answers: Sequence[trust.Answers]) -> str:
+    if not answers:
+        return ""
+    named = [one._replace(name=task) for one, task in zip(answers, tasks, strict=True)]
+    return f"<h3>Can its confidence be trusted?</h3>{trust.charts(named)}"
+
+
 def _accuracies(tasks: Sequence[str], matrix: Sequence[Sequence[float | None]]) -> str:
-    rows = []
+    rows: list[list[Cell]] = []
     for number, (row, average) in enumerate(zip(matrix, map(_mean, matrix), strict=True), start=1):
-        cells = "".join("<td></td>" if a is None else _cell(percent(a), 2.0 * (1.0 - a), ORANGE) for a in row)
-        rows.append(f"<tr><th scope='row'>{number}</th>{cells}<td><b>{percent(average)}</b></td></tr>")
-    return _framed("Accuracy matrix", ["after task", *tasks, "average"], rows)
+        cells: list[Cell] = ["" if a is None else (percent(a), 2.0 * (1.0 - a), ORANGE) for a in row]
+        rows.append([str(number), *cells, percent(average)])
+    return _table("Accuracy matrix", ["after task", *tasks, "average"], rows)
 
 
 def _scores(tasks: Sequence[str], scores: Sequence[TaskScores]) -> str:
-    rows: dict[str, Callable[[TaskScores], float]] = {
-        "log-likelihood": lambda s: s["log_likelihood"],
-        "expected calibration error": lambda s: s["calibration_error"],
-        "total entropy (nats)": lambda s: s["total_entropy"],
-        "aleatoric entropy (nats)": lambda s: s["aleatoric_entropy"],
-        "epistemic entropy (nats)": lambda s: s["total_entropy"] - s["aleatoric_entropy"],
+    rows: dict[str, Callable[[TaskScores], str]] = {
+        "log-likelihood (nats)": lambda s: f"{s['log_likelihood']:.3f}",
+        "calibration error (%)": lambda s: percent(s["calibration_error"]),
+        "total entropy (nats)": lambda s: f"{s['total_entropy']:.3f}",
+        "aleatoric entropy (nats)": lambda s: f"{s['aleatoric_entropy']:.3f}",
+        "epistemic entropy (nats)": lambda s: f"{s['total_entropy'] - s['aleatoric_entropy']:.3f}",
     }
-    cells = [[label, *(f"{value(s):.4f}" for s in scores)] for label, value in rows.items()]
+    cells = [[label, *map(written, scores)] for label, written in rows.items()]
     meaning = (
         "Aleatoric uncertainty: noise in the data. Epistemic uncertainty: about the weights; more data reduces it."
     )
@@ -206,12 +264,12 @@ def _units(number: int, name: str, run: Reported, tasks: Sequence[str]) -> str:
     return f"""<h3>Active units</h3>
 <p>A unit is pruned when none of its outgoing weights differs from zero by more than its standard deviation, or
 when predictions stay the same if all such units are removed together.</p>
-{_counts_chart(analysis)}{_counts_table(analysis, learnt)}
+<div class="beside">{_counts_chart(analysis)}<div>{_counts_table(analysis, learnt)}</div></div>
 <h3>Unit by unit</h3>
 <div class="explorer" data-units="units-{number}" aria-label="Units of {escape(name)}" role="group">
 <p class="note">The units are drawn by a script inside this page. Enable JavaScript to see them.</p></div>
 <script type="application/json" id="units-{number}">{embedded(explorer_data(run.record, analysis))}</script>
-<h3>Transfer between tasks</h3><div class="matrices">
+<h3>Transfer between tasks</h3><div class="matrices {"wide" if len(learnt) > MANY_TASKS else "three"}">
 {
         _transfer(
             "Forward: use of earlier tasks' units",
@@ -264,39 +322,41 @@ def _transfer(
 ) -> str:
     known = np.abs(matrix[np.isfinite(matrix)])
     largest = float(known.max()) if known.size and known.max() > 0 else 1.0
-    rows = []
+    rows: list[list[Cell]] = []
     for task, row in zip(tasks, matrix, strict=True):
-        cells = "".join(
-            _cell(form.format(v), abs(v) / largest, ORANGE if signed and v < 0 else BLUE)
-            if np.isfinite(v)
-            else "<td></td>"
+        cells: list[Cell] = [
+            (form.format(v), abs(v) / largest, ORANGE if signed and v < 0 else BLUE) if np.isfinite(v) else ""
             for v in row
-        )
-        rows.append(f"<tr><th scope='row'>{escape(task)}</th>{cells}</tr>")
-    return f"<div><h4>{title}</h4><p class='soft'>{explanation}</p>{_framed(title, ['', *tasks], rows)}</div>"
+        ]
+        rows.append([task, *cells])
+    return f"<div><h4>{title}</h4><p class='soft'>{explanation}</p>{_table(title, ['', *tasks], rows)}</div>"
 
 
 # Tables
 
 
-def _cell(text: str, strength: float, colour: tuple[int, int, int]) -> str:
-    """A number on a shade between the page's colour and `colour`."""
-    opacity = MOST_OPAQUE * min(1.0, max(0.0, strength))
-    return f"<td style='background:rgb({' '.join(map(str, colour))} / {opacity:.3f})'>{text}</td>"
-
-
-def _table(label: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(first: str, *rest: str) -> str:
-        return f"<tr><th scope='row'>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
-
-    return _framed(label, head, [line(*row) for row in rows])
-
-
-def _framed(label: str, head: Sequence[str], rows: Sequence[str]) -> str:
-    """A table that scrolls sideways where there is no room, also by keyboard."""
+def _table(label: str, head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """A table that scrolls sideways where there is no room, also by keyboard, and can be saved as CSV."""
     top = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in head)
-    table = f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<div class='scroll' role='region' aria-label='{escape(label)}' tabindex='0'>{table}</div>"
+    body = "".join(
+        f"<tr><th scope='row'>{escape(_text(first))}</th>{''.join(map(_cell, rest))}</tr>" for first, *rest in rows
+    )
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    saved = download(label, head, ([_text(cell) for cell in row] for row in rows))
+    return f"<div class='scroll' role='region' aria-label='{escape(label)}' tabindex='0'>{table}</div>{saved}"
+
+
+def _text(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else cell[0]
+
+
+def _cell(cell: Cell) -> str:
+    """Text, perhaps on a shade between the page's colour and its own."""
+    if isinstance(cell, str):
+        return f"<td>{escape(cell)}</td>"
+    text, strength, colour = cell
+    opacity = MOST_OPAQUE * min(1.0, max(0.0, strength))
+    return f"<td style='background:rgb({' '.join(map(str, colour))} / {opacity:.3f})'>{escape(text)}</td>"
 
 
 def percent(fraction: float) -> str:
