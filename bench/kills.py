@@ -302,8 +302,11 @@ def kills(count: int, rng: random.Random, scratch: Path, methods: Sequence[str])
                     folder = scratch / f"{attempt}-{number}"
                     began = time.monotonic()
                     process = Process(case.work, folder, case.environment)
-                    if process.wait(PATIENCE) != 0:
-                        raise Wrong(f"{case.name} fails undisturbed: {process.told}")
+                    if code := process.wait(PATIENCE):
+                        raise Wrong(f"{case.name} ends undisturbed with code {code}: {process.told}")
+                    if code is None:
+                        process.kill()
+                        raise Wrong(f"{case.name} takes more than {PATIENCE:.0f} s undisturbed")
                     expected[case.name] = case.outcome(folder), time.monotonic() - began
                     shutil.rmtree(folder)
             outcome, seconds = expected[case.name]

@@ -66,16 +66,13 @@ ODD = {
 def test_a_model_that_vcl_did_not_write_is_refused(vcl, taught):  # noqa: F811
     good = taught.read_bytes()
     for name, change in ODD.items():
-        if name != "no format":
-            taught.write_bytes(good)
-            rewritten(taught, change)
-        for command in (("show", taught), ("predict", taught, "one.csv")):
-            answer = vcl(*command)
-            if name not in ("no format", "a format of text"):
-                refused(answer)
-            assert "Traceback" not in answer.err, (name, command)
+        taught.write_bytes(good)
+        rewritten(taught, change)
+        answer = vcl("show", taught)
+        assert answer.code == 2, name
+        refused(answer)
     rng = np.random.default_rng(0)
-    for _ in range(60):
+    for _ in range(30):
         place = int(rng.integers(0, len(good)))
         taught.write_bytes(good[:place] + bytes([good[place] ^ (1 << int(rng.integers(0, 8)))]) + good[place + 1 :])
         refused(vcl("show", taught))

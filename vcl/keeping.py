@@ -90,7 +90,9 @@ def read_model_facts(path: Path, kind: str) -> dict[str, Any]:
         raise VclError(f"{damage} Restore it from a copy.") from None
     if facts.get("kind") != kind:
         raise VclError(f"{path} is not a model that {kind.removeprefix('vcl.')}.save wrote.")
-    if type(number := facts.get("format")) is int and number > FORMAT:
+    if type(number := facts.get("format")) is not int:
+        raise VclError(f"{path} was not written by vcl: it has no format. Restore it from a copy.")
+    if number > FORMAT:
         raise VclError(
             f"The model in {path} was written by vcl {facts.get('version', '?')}, in format {number}; this version "
             f"reads up to format {FORMAT}. Install that version of vcl, or a later one."
@@ -117,11 +119,3 @@ def check_facts(facts: Any, kind: Any, path: Path) -> None:
     if wrong or missing:
         reason = wrong or f"it has no {missing[0]!r}"
         raise VclError(f"{path} was not written by vcl: {reason}. Restore it from a copy.")
-
-
-def spec_of(facts: dict[str, Any], path: Path) -> StreamSpec:
-    """The sizes that a model was made for."""
-    try:
-        return StreamSpec.from_json(facts["spec"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise VclError(f"{path} was not written by vcl: its sizes cannot be read ({error}).") from None

@@ -27,10 +27,11 @@ from vcl.inputs import (
     label_to_json,
     new_labels,
 )
-from vcl.keeping import FORMAT, LearntTask, kept_like, read_model_facts, relabelled, spec_of, with_task
+from vcl.keeping import FORMAT, LearntTask, kept_like, read_model_facts, relabelled, with_task
 from vcl.learning import Snapshot
 from vcl.methods import METHODS, make, name_of, settings_of
 from vcl.recording import recording
+from vcl.runs.config import spec_from
 from vcl.runs.legacy import remake
 from vcl.runs.stored import StoredRun
 
@@ -430,7 +431,7 @@ class Model:
             )
         learner = method or remake(facts, cls.methods)
         model = cls(learner, seed=facts["seed"], shared_head=facts["shared_head"])
-        spec = spec_of(facts, path)
+        spec = spec_from(facts["spec"])
         like = {"state": learning.template(model.learner, spec), "kept": [kept_like(spec, n) for n in facts["kept"]]}
         try:
             tree, _ = load_tree(path, like)

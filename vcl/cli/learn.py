@@ -168,11 +168,11 @@ def stopping(model: Path, left: int) -> Iterator[Callable[[], bool]]:
     with saving(say, lambda: f" {CONTINUE}") as stop:
         try:
             yield stop
-        except KeyboardInterrupt:
-            if not stop():
-                raise
+        except KeyboardInterrupt as interrupt:
             what = "this batch" if left == 1 else f"this batch and {left - 1} more"
-            fail(f"Stopped; {model} is as it was before {what}, and checkpoints are saved. {CONTINUE}", STOPPED)
+            # One that was answered between epochs says so; another one came while jax was at work.
+            saved = ", and checkpoints are saved" if interrupt.args else ""
+            fail(f"Stopped; {model} is as it was before {what}{saved}. {CONTINUE}", STOPPED)
 
 
 def clean(checkpoints: Path) -> None:

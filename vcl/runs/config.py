@@ -5,7 +5,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from vcl.benchmarks import STREAMS, StreamOptions, settings_for
 from vcl.core import Learner, StreamSpec
@@ -13,7 +13,7 @@ from vcl.errors import VclError, choose
 from vcl.methods import METHODS, make, settings_of
 from vcl.methods.base.settings import Recipes
 from vcl.runs.legacy import completed, translated
-from vcl.runs.results import Record, Settings
+from vcl.runs.results import Record, Settings, mismatch
 
 MOST_THREADS = 1024
 
@@ -133,4 +133,25 @@ def unused_root(root: Path, config: RunConfig) -> Path:
 
 
 def spec_from_record(record: Record) -> StreamSpec:
-    return StreamSpec.from_json(record["spec"])
+    return spec_from(record["spec"])
+
+
+class Sizes(TypedDict):
+    """A `StreamSpec` as JSON."""
+
+    input_shape: list[int]
+    input_dtype: str
+    num_classes: int
+    heads: list[int]
+    capacity: int
+    scenario: NotRequired[str]
+
+
+def spec_from(value: dict[str, Any]) -> StreamSpec:
+    """The sizes that a run or a model was made for; a stranger's JSON may hold anything."""
+    wrong = mismatch(value, Sizes)
+    names = set(Sizes.__annotations__)
+    if wrong or not Sizes.__required_keys__ <= set(value) <= names or not value["heads"] or min(value["heads"]) < 0:
+        reason = wrong or f"it must have {', '.join(sorted(names))}, and heads from 0"
+        raise VclError(f"What is stored of the sizes of a stream was not written by vcl: {reason}.")
+    return StreamSpec.from_json(value)
