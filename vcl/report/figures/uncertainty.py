@@ -40,7 +40,7 @@ def draw_uncertainty(title: str, reports: Mapping[str, Sequence[Report]]) -> Fig
         draw_reliability(left, name, several, number, style)
         risks = 100 * np.mean([report.risk_curve for report in several], axis=0)
         right.plot(100 * np.array(CURVE), risks, label=name, **style)
-    lowest = min(float(np.min(np.asarray(one.get_data()))) for one in left.lines[1:])
+    lowest = min(float(np.min(np.asarray(one.get_data()), initial=0.9)) for one in left.lines[1:])
     left.set(xlabel="confidence", ylabel="accuracy", xlim=(lowest - 0.03, 1.01), ylim=(lowest - 0.03, 1.01))
     left.legend(frameon=False, fontsize=8, loc="upper left")
     right.set(xlabel="answered, the most confident first (%)", ylabel="wrong among those answered (%)")
