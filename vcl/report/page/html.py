@@ -181,7 +181,8 @@ def _loss_chart(run: Reported) -> str:
     ticks = nice_ticks(float(height.min()), float(height.max()))
     if logarithmic:
         ticks = [float(t) for t in range(int(np.floor(height.min())), int(np.ceil(height.max())) + 1)]
-    starts, begun = [], 1
+    starts: list[tuple[float, str]] = []
+    begun = 1
     for stage, _, of_stage in stages:
         if not starts or starts[-1][1] != str(stage + 1):
             starts.append((float(begun), str(stage + 1)))
