@@ -167,13 +167,14 @@ def rotated_moments(moments: Moments, bases: tuple[Basis, ...], mean: Weights) -
 
     def turned(rows: Float[Array, "*n d"], one: float) -> Float[Array, "*n e"]:
         last = jnp.full((*rows.shape[:-1], 1), one)
-        return jnp.pad(
-            jnp.concatenate([rows, last], axis=-1) @ bases[0].inputs, [(0, 0)] * (rows.ndim - 1) + [(0, 1)]
-        )
+        rotated = jnp.concatenate([rows, last], axis=-1) @ bases[0].inputs
+        return jnp.concatenate([rotated, jnp.zeros_like(last)], axis=-1)
 
-    return Recalled(
-        Moments(turned(moments.mean, 1.0), turned(moments.factor, 0.0), moments.count, moments.head), heads
+    # One task after the other: so rounding does not depend on how many there is room for.
+    means, factors = jax.lax.map(
+        lambda task: (turned(task[0], 1.0), turned(task[1], 0.0)), (moments.mean, moments.factor)
     )
+    return Recalled(Moments(means, factors, moments.count, moments.head), heads)
 
 
 @jax.jit
