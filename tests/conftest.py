@@ -25,6 +25,12 @@ import pytest  # noqa: E402
 from vcl.benchmarks.streams import from_arrays  # noqa: E402
 from vcl.core import Stream  # noqa: E402
 
+# The oldest version that is supported has it elsewhere: `make test-jax`.
+if not hasattr(jax, "enable_x64"):
+    from jax import experimental
+
+    jax.enable_x64 = experimental.enable_x64
+
 # A shell starts what it puts in the background with these ignored, and children inherit that: the tests send them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -66,16 +66,15 @@ SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
 """Columns of the page's table: what each shows, and how. Accuracy before is that of the whole batch."""
 
 
-WORDS = {"source", "task", "warnings", "kind", "values"}
+WORDS = {"source", "task", "warning", "kind", "values"}
 """Columns of words: from the left, broken into lines."""
 
 
 def _log(log: Sequence[dict[str, Any]]) -> str:
-    rows = [
-        [*(_cell(entry[name], written) for name, written in SHOWN.values()), "; ".join(entry["warnings"])]
-        for entry in log
-    ]
-    return f"<h2>Batches</h2>{_table((*SHOWN, 'warnings'), rows)}"
+    rows = [[_cell(entry[name], written) for name, written in SHOWN.values()] for entry in log]
+    warnings = [(str(entry["batch"]), warning) for entry in log for warning in entry["warnings"]]
+    told = f"<h3>Warnings</h3>{_table(('batch', 'warning'), warnings)}" if warnings else ""
+    return f"<h2>Batches</h2>{_table(tuple(SHOWN), rows)}{told}"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
