@@ -74,10 +74,13 @@ class KroneckerVCLRecall(KroneckerVCL):
     strength: Annotated[float, "λ, the weight of the earlier posterior's curvature"] = 0.0
 
     recipes: ClassVar[Recipes] = {
-        "fast": family_settings(
-            split={"epochs": 15, "strength": 0.0, "temperature": 0.01},
-            permuted={"epochs": 10, "batch_size": 512, "strength": 0.0, "temperature": 0.16},
-        )
+        "fast": {
+            **family_settings(
+                split={"epochs": 15, "strength": 0.0, "temperature": 0.01},
+                permuted={"epochs": 10, "batch_size": 512, "strength": 0.0, "temperature": 0.16},
+            ),
+            "real": {"hidden": (100, 100), "epochs": 20, "batch_size": 256, "strength": 0.0, "temperature": 0.03},
+        }
     }
 
     def __post_init__(self) -> None:
