@@ -14,7 +14,10 @@ from vcl.errors import VclError
 from vcl.methods import METHODS
 from vcl.training import Fitter, to_device
 
-ROUNDED = {"gem", "gem-sampled", "agem", "generative-replay", "feedback-replay", "icarl", "icarl-labels"}
+ROUNDED = {
+    *("gem", "gem-sampled", "agem", "generative-replay", "feedback-replay", "icarl", "icarl-labels"),
+    "progressive",
+}
 """Methods whose sums run over all tasks or heads that are allocated, so that more of them round differently."""
 
 
