@@ -51,7 +51,7 @@ ALLOWED = {
     "regression": {"core", "errors", "evaluation", "inputs", "learning", "methods", "model"},
     "sklearn": {"errors", "evaluation", "model", "regression"},
     "kept": {"checkpoints", "core", "errors", "evaluation", "files", "inputs", "keeping", "kept", "learning"}
-    | {"methods", "model", "nets", "posteriors"},
+    | {"methods", "model", "noise", "nets", "posteriors"},
     "analysis": NUMERICS | STORED | {"analysis"},
     "report": {"report", "analysis", "benchmarks", "core", "errors", "files", "kept", "posteriors", "runs"},
     "cli": {
