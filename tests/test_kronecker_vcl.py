@@ -252,7 +252,7 @@ def test_without_noise_and_with_one_round_it_is_laplace_in_the_eigenbasis(stream
     data = to_device(stream.train(0), stream.spec.capacity)
     state = ours.init(KEY, stream.spec)
     start = ours.starting_point(KEY, state, Task(0, 0))
-    belief = ours.update(KEY, "train", start, believed(state, 0), data, Fitter(), 4, warm=False)
+    belief = ours.update(KEY, "train", start, believed(state, 0), data, Fitter(), 4, warm=False, state=state)
     theirs = laplace.init(KEY, stream.spec)
     theirs = dataclasses.replace(theirs, network=from_stacked(theirs.network, start))
     # Both draw their minibatches from the key that the fit is given.

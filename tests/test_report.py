@@ -207,7 +207,7 @@ def test_every_table_can_be_saved(split):
 
 def test_losses_reliability_and_risk_are_those_of_the_run(split, split_folder):
     run = StoredRun.open(split_folder)
-    losses, answers = inspect.losses(run), inspect.test_answers(run, None)
+    losses, answers = inspect.losses(run), inspect.answers_to_tests(run, None)
     assert [(stage, len(values)) for stage, _, values in losses] == [(0, 40), (1, 40), (2, 40)]
     for one, accuracy in zip(answers, split.result["accuracy_matrix"][-1], strict=True):
         assert one.correct.mean() == pytest.approx(accuracy)

@@ -116,15 +116,15 @@ def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
 
 
 def mean_risk(
-    pairs: Sequence[tuple[Float[np.ndarray, "n"], Shaped[np.ndarray, "n"]]], coverages: Sequence[float]
-) -> Float[np.ndarray, "coverages"]:
+    pairs: Sequence[tuple[Float[np.ndarray, "_"], Shaped[np.ndarray, "_"]]], coverages: Sequence[float]
+) -> Float[np.ndarray, "_"]:
     """Risk at some coverages; mean over tasks, each with its doubts and whether they were right."""
     return np.mean([risk_curve(doubt, right, coverages) for doubt, right in pairs], axis=0)
 
 
 def answers(
     run: StoredRun, data_dir: Path | None = None
-) -> list[tuple[Float[np.ndarray, "n"], Shaped[np.ndarray, "n"]]]:
+) -> list[tuple[Float[np.ndarray, "_"], Shaped[np.ndarray, "_"]]]:
     """The confidence of a run's answers to each task's test data, after the last task, and which are right."""
     stream, snapshot = run.stream(data_dir), run.snapshot()
     found = []

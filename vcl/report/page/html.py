@@ -175,7 +175,7 @@ def _loss_chart(run: Reported) -> str:
     if not stages:
         return ""
     values = np.array([v for _, _, values in stages for v in values])
-    epochs = np.arange(1, len(values) + 1)
+    epochs = np.arange(1.0, len(values) + 1.0)
     logarithmic = bool(values.min() > 0 and values.max() > 20 * values.min())
     height = np.log10(values) if logarithmic else values
     ticks = nice_ticks(float(height.min()), float(height.max()))
