@@ -144,7 +144,7 @@ class Channel:
             except Exception as error:  # whatever a tracker does wrong, the run is worth more
                 self.sinks.remove(sink)
                 reason = f"{type(error).__name__}: {error}"
-                self.warn(f"{type(sink).__name__} failed and gets no further events; the run goes on ({reason}).")
+                self.warn(f"{type(sink).__name__} failed and gets no further events; the run continues ({reason}).")
 
     def say(self, message: str) -> None:
         self.receive(Said(message))
