@@ -2,7 +2,8 @@
 
     .venv/bin/python bench/batches.py --seeds 5
 
-Digits, test data; the settings of VCL are those of its recipe `online` for permuted digits.
+Digits, test data. The settings of `vcl` are those of its recipe `online` for permuted digits; those of
+`kronecker-vcl-recall` are what `vcl learn` gives it by default.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import numpy as np
 
 import vcl
 from vcl.benchmarks.streams import online
+from vcl.kept.model import default_settings
 from vcl.methods import make
 
 BATCHES = 12
@@ -35,7 +37,10 @@ def main() -> None:
     seeds = range(parser.parse_args().seeds)
     variational = vcl.METHODS["vcl"].recipes["online"]["permuted-digits"]
     point = vcl.METHODS["finetune"].recipes["fast"]["permuted-digits"]
+    kept = default_settings("kronecker-vcl-recall", examples=120)
     rows = {
+        "recall, twelve batches": ("kronecker-vcl-recall", kept, BATCHES),
+        "recall, all at once": ("kronecker-vcl-recall", kept, 1),
         "vcl, twelve batches": ("vcl", variational, BATCHES),
         "vcl, all at once": ("vcl", variational, 1),
         "finetune, twelve batches": ("finetune", point, BATCHES),

@@ -566,7 +566,8 @@ def call(kind: str, rng: random.Random, scratch: Path) -> Any:  # noqa: PLR0911
         return vcl.run(chosen, str(scratch / "calls"))
     if kind == "Model":
         return vcl.Model(
-            rng.choice(["vcl", "ewc", "nothing", 3]), **rng.choice([{"seed": rng.choice(ODD)}, odd]), epochs=1
+            rng.choice(["vcl", "ewc", "nothing", 3]),
+            **{"epochs": 1, **rng.choice([{"seed": rng.choice(ODD)}, odd])},
         )
     model = vcl.Model("finetune", **small)
     if kind == "learn":
@@ -575,6 +576,7 @@ def call(kind: str, rng: random.Random, scratch: Path) -> Any:  # noqa: PLR0911
     if kind == "predict":
         task = rng.choice([None, "default", *ODD])
         return model.learn(x, y).predict_proba(odd_arrays(rng), task)
+    odd = {rng.choice(VCLClassifier._get_param_names()): rng.choice(ODD)}
     estimator = VCLClassifier(**{"hidden": (4,), "epochs": 1, **rng.choice([{}, odd])})
     return estimator.fit(rng.choice([x, odd_arrays(rng)]), rng.choice([y, odd_labels(rng)])).predict(x)
 

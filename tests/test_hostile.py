@@ -73,6 +73,7 @@ PYTHON = {
     "vcl.StoredRun.open('no/such/run')": "is not a run folder",
     "vcl.configure(3)": "no benchmark 3",
     "vcl.configure('split-digits', recipe=b'x')": "no recipe",
+    "vcl.build('split-digits', vcl.StreamOptions(online=None), 0)": "--online must be a whole number",
     "vcl.build('split-digits', vcl.StreamOptions(), 'abc')": "--seed must be a whole number",
     "vcl.Model(3)": "A method is a name",
     "vcl.Model('vcl').learn(np.ones((4, 2)), None)": "The labels must be a sequence",

@@ -147,7 +147,7 @@ def test_a_folder_of_images_is_learnt_and_predicted(capsys):
         for number in range(20):
             pixels = np.clip(rng.normal(level, 20, (4, 4)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(Path("shots", kind, f"{number}.png"))
-    vcl("learn", "m.vcl", "shots", "--test", "0.2", *SMALL)
+    vcl("learn", "m.vcl", "shots", "--test", "0.2", "--hidden", "8", "--quiet")
     capsys.readouterr()
     vcl("predict", "m.vcl", "shots/dark", "--json")
     assert [row["class"] for row in json.loads(capsys.readouterr().out)] == ["dark"] * 20

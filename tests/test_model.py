@@ -168,6 +168,7 @@ def test_whole_numbers_truth_values_and_pixels_are_inputs():
         (np.ones((4, 6)), [0, 1, 0], "4 inputs and 3 labels"),
         (np.ones(4), [0, 1, 0, 1], "reshape"),
         (np.ones((0, 6)), [], "no examples"),
+        (np.ones((2, 0)), [0, 1], "at least one feature"),
         (np.ones((2, 6)), [0, np.nan], "missing"),
         (np.ones((2, 6)), [[0], [1]], "ravel"),
         (np.array([["a"] * 6] * 2), [0, 1], "must be numbers"),

@@ -113,3 +113,13 @@ def test_classes_that_come_in_turn_are_told_apart_without_stored_examples():
     without = learn(dataclasses.replace(learner, recall=0.0), stream)["accuracy_matrix"][-1]
     assert min(with_recall) > 0.8
     assert min(without) < 0.5
+
+
+def test_forgetting_gives_up_a_part_of_what_is_recalled():
+    stream = make_stream(shared_head=True)
+    learner = dataclasses.replace(SMALL, forgetting=0.25)
+    state = learner.init(KEY, stream.spec)
+    for stage in range(2):
+        data = to_device(stream.train(stage), stream.spec.capacity)
+        state = learner.observe(KEY, state, stream.task(stage), data, Fitter())
+    assert state.moments.count.tolist() == [45.0, 47.0, 0.0]

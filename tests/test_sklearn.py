@@ -104,6 +104,10 @@ def test_it_can_be_searched_in_a_pipeline_by_several_processes():
 def test_any_method_by_its_name():
     x, y = blobs(0)
     assert VCLClassifier("ewc", **SMALL, settings={"strength": 10.0}).fit(x, y).score(x, y) > 0.9
+    with pytest.raises(VclError, match="must be a dict"):
+        VCLClassifier(settings=b"x").fit(x, y)
+    with pytest.raises(VclError, match="Give epochs as a parameter"):
+        VCLClassifier(settings={"epochs": 3}).fit(x, y)
     with pytest.raises(VclError, match="no method 'ewd'"):
         VCLClassifier("ewd").fit(x, y)
     with pytest.raises(VclError, match="no method 'ewc'"):

@@ -372,4 +372,7 @@ def test_all_runs_below_a_folder_are_found_by_name(tmp_path):
         RunFolder.create(tmp_path / name, {})
     (tmp_path / "c").mkdir()
     assert [run.name for run in stored_runs(tmp_path)] == ["a", "b"]
+    (tmp_path / "b" / "metrics.jsonl").touch()
+    (tmp_path / "b" / "run.json").unlink()
+    assert [run.name for run in stored_runs(tmp_path)] == ["a", "b"]
     assert stored_runs(tmp_path / "missing") == []

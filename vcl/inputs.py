@@ -41,6 +41,10 @@ def as_inputs(x: Any, what: str) -> np.ndarray:
         )
     if len(array) == 0:
         raise VclError(f"{what} hold no examples.")
+    if array.size == 0:
+        raise VclError(
+            f"{what} have shape {array.shape}: there is nothing to learn from. Give at least one feature."
+        )
     if array.dtype == object:
         try:
             array = array.astype(np.float64)

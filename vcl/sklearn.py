@@ -1,6 +1,6 @@
 """Estimators for scikit-learn: continual learning by `partial_fit`, in pipelines and searches like any other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vcl.errors import VclError
 from vcl.evaluation import Uncertainty
+from vcl.methods import default_method
 from vcl.model import Model
 from vcl.regression import RegressionModel
 
@@ -27,9 +28,13 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
 
     model_class: ClassVar[type[Model]]
 
+    @staticmethod
+    def _default_method(features: int) -> str:
+        return default_method(features)
+
     def __init__(
         self,
-        method: Any = "vcl",
+        method: Any = None,
         *,
         hidden: Any = (100,),
         epochs: Any = 100,
@@ -51,25 +56,31 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         self.settings = settings
         self.random_state = random_state
 
-    def _begin(self) -> Model:
+    def _begin(self, inputs: int) -> Model:
         """A model that has not learnt anything yet."""
         seed = self.random_state
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
+        named = {"hidden", "epochs", "batch_size", "learning_rate"}
+        settings = {} if self.settings is None else self.settings
+        if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
+            raise VclError(f"settings is {settings!r:.80}, but must be a dict such as {{'prior_std': 0.3}}.")
+        if twice := named & settings.keys():
+            raise VclError(f"Give {' and '.join(sorted(twice))} as a parameter of its own, not in settings.")
         return self.model_class(
-            self.method,
+            self._default_method(inputs) if self.method is None else self.method,
             seed=int(seed),
             shared_head=self.shared_head,
             hidden=tuple(self.hidden) if isinstance(self.hidden, Iterable) else self.hidden,
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
-            **(self.settings or {}),
+            **settings,
         )
 
     def _learn(self, x: np.ndarray, y: Any, task: Any, *, afresh: bool) -> None:
         if afresh:
-            self.model_ = self._begin()
+            self.model_ = self._begin(x.shape[1])
             spread = x.std(axis=0)
             self.model_.notes_["inputs"] = {
                 "mean": (x.mean(axis=0) if self.scale else np.zeros(x.shape[1])).tolist(),
@@ -130,8 +141,9 @@ class VCLClassifier(ClassifierMixin, ContinualEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    method : str, default="vcl"
-        Any method that `vcl methods` lists.
+    method : str, default=None
+        Any method that `vcl methods` lists; by default `kronecker-vcl-recall`, which did best on real streams, or
+        `vcl` for more than 2,000 features.
     hidden : tuple of int, default=(100,)
         Units in each hidden layer.
     epochs, batch_size, learning_rate
@@ -226,7 +238,7 @@ class VCLClassifier(ClassifierMixin, ContinualEstimator):  # type: ignore[misc]
 class VCLRegressor(RegressorMixin, ContinualEstimator):  # type: ignore[misc]
     """A Bayesian neural network for numbers, with Gaussian noise that is learnt, batch after batch.
 
-    Parameters are those of `VCLClassifier`; of the methods, `vcl` has a regression form.
+    Parameters are those of `VCLClassifier`; of the methods only `vcl`, the default here, has a regression form.
 
     Examples
     --------
@@ -240,6 +252,10 @@ class VCLRegressor(RegressorMixin, ContinualEstimator):  # type: ignore[misc]
     """
 
     model_class: ClassVar[type[Model]] = RegressionModel
+
+    @staticmethod
+    def _default_method(features: int) -> str:
+        return "vcl"
 
     def fit(self, X: Any, y: Any) -> "VCLRegressor":
         """Learn from these examples alone, whatever was learnt before."""

@@ -25,6 +25,7 @@ from vcl.analysis.stored import MEAN_FIELD, Watch, ask, check_method, check_tole
 from vcl.analysis.units import TOLERANCE, Mask, active_units, removal_effects, total_variation, widths
 from vcl.core import Learner, State, Stream
 from vcl.errors import VclError
+from vcl.learning import template
 from vcl.nets import Affine, Weights, from_layers, map_weights, select_head
 from vcl.posteriors.mean_field import Gaussian
 from vcl.runs.derived import derive
@@ -110,6 +111,7 @@ def widen(folder: RunFolder, out: Path, hidden: tuple[int, ...], *, after: int |
             f"The run in {folder.path} has hidden layers of {_shown(units)} units, so --hidden "
             f"{_shown(hidden)} does not fit: name as many layers, none of them narrower. To narrow them: vcl prune."
         )
+    template(dataclasses.replace(learner, hidden=hidden), run.spec)
     stage = run.stage(after)
     trained = trained_heads(run.spec.heads, run.record["stages"][stage - 1] + 1)
 

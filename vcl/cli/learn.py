@@ -52,7 +52,13 @@ def learn(
         bool,
         Parameter(help="One output layer for all tasks, which then need not be named to predict (new models only)."),
     ] = False,
-    method: Annotated[str | None, Parameter(help="The method; `vcl methods` lists them (new models only).")] = None,
+    method: Annotated[
+        str | None,
+        Parameter(
+            help="The method; `vcl methods` lists them (new models only). By default kronecker-vcl-recall, or vcl "
+            "for more than 2,000 inputs."
+        ),
+    ] = None,
     hidden: Hidden = None,
     epochs: Annotated[
         int | None, Parameter(help="Passes over each batch (new models only).", converter=whole)
@@ -111,7 +117,7 @@ def learn(
                     settings = {"hidden": hidden, "epochs": epochs}
                     kept = KeptModel.begin(
                         batch,
-                        method or "vcl",
+                        method,
                         seed=seed or 0,
                         shared_head=shared_head,
                         threads=threads or 1,

@@ -19,7 +19,7 @@ from vcl.kept.decisions import HeldOut, unfamiliar
 from vcl.kept.drift import Drift, drift, river_is_there
 from vcl.kept.encoder import Encoder
 from vcl.kept.files import Batch, fingerprint
-from vcl.methods import METHODS
+from vcl.methods import METHODS, default_method
 from vcl.model import DEFAULT_TASK, Model
 
 MOST_THREADS = 1024
@@ -127,17 +127,18 @@ class KeptModel:
     @staticmethod
     def begin(
         batch: Batch,
-        method: str = "vcl",
+        method: str | None = None,
         *,
         seed: int = 0,
         shared_head: bool = False,
         threads: int = 1,
         **settings: Any,
     ) -> "KeptModel":
-        """A model for data like this first batch, not yet learnt."""
+        """A model for data like this first batch, not yet learnt; by default with `default_method`."""
+        encoder = Encoder.fit(batch.columns) if batch.columns is not None else None
+        method = method or default_method(len(encoder.input_names) if encoder else batch.pixels[0].size)  # type: ignore[index]
         known = {**default_settings(method, batch.size), **settings}
         model = Model(method, seed=seed, shared_head=shared_head, **known)
-        encoder = Encoder.fit(batch.columns) if batch.columns is not None else None
         return KeptModel(model, encoder, batch.label, threads, {}, [])
 
     # Learning

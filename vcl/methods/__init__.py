@@ -66,6 +66,18 @@ METHODS: dict[str, type[Learner]] = {
 }
 
 
+MOST_INPUTS = 2000
+
+
+def default_method(inputs: int) -> str:
+    """The method for data of one's own: the best on real streams, unless its inputs² numbers are too many.
+
+    >>> default_method(inputs=50)
+    'kronecker-vcl-recall'
+    """
+    return "kronecker-vcl-recall" if inputs <= MOST_INPUTS else "vcl"
+
+
 REGRESSION: dict[str, type[Learner]] = {"vcl": VCLRegression}
 """Learners of numbers instead of classes."""
 

@@ -368,6 +368,9 @@ def _matching(folder: Path, pattern: str) -> list[tuple[Path, tuple[str, ...]]]:
 
 
 def stored_runs(root: Path) -> list[RunFolder]:
-    """All run folders directly below `root`."""
+    """All run folders directly below `root`, also those whose run.json is lost."""
     # A hidden folder is one that is still being made.
-    return [RunFolder(path.parent) for path in sorted(root.glob("[!.]*/run.json"))]
+    names = ("run.json", "result.json", "metrics.jsonl")
+    return [
+        RunFolder(path) for path in sorted({path.parent for name in names for path in root.glob(f"[!.]*/{name}")})
+    ]

@@ -12,6 +12,7 @@ as in the first layer's factor A, but of every task by itself. So the state grow
 task, and no example is kept. The curvature is still what the posterior's covariance comes from.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -69,7 +70,9 @@ class KroneckerVCLRecall(KroneckerVCL):
     """
 
     recall: Annotated[float, "weight of the answers to recalled inputs, relative to the data they stand for"] = 1.0
-    recalled: Annotated[int, "recalled inputs in a minibatch, in 16 groups of one task each"] = 512
+    recalled: Annotated[
+        int, "recalled inputs in a minibatch, in 16 groups of one task each (0: two for each example)"
+    ] = 0
     rank: Annotated[int, "directions of each task's input covariance that are kept"] = 64
     strength: Annotated[float, "λ, the weight of the earlier posterior's curvature"] = 0.0
 
@@ -77,7 +80,14 @@ class KroneckerVCLRecall(KroneckerVCL):
         "fast": {
             **family_settings(
                 split={"epochs": 15, "strength": 0.0, "temperature": 0.01},
-                permuted={"epochs": 10, "batch_size": 512, "strength": 0.0, "temperature": 0.16},
+                permuted={
+                    "epochs": 10,
+                    "batch_size": 512,
+                    "recall": 0.5,
+                    "recalled": 512,
+                    "strength": 0.0,
+                    "temperature": 0.16,
+                },
             ),
             "real": {"hidden": (100, 100), "epochs": 20, "batch_size": 256, "strength": 0.0, "temperature": 0.03},
         }
@@ -85,8 +95,8 @@ class KroneckerVCLRecall(KroneckerVCL):
 
     def __post_init__(self) -> None:
         KroneckerVCL.__post_init__(self)
-        check_positive(self, "recalled", "rank")
-        check_not_negative(self, "recall")
+        check_positive(self, "rank")
+        check_not_negative(self, "recall", "recalled")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> RecallState:
         """q_0, and no moments."""
@@ -102,6 +112,9 @@ class KroneckerVCLRecall(KroneckerVCL):
 
     def observe(self, key: Key[Array, ""], state: RecallState, task: Task, data: Data, fit: Fit) -> RecallState:  # type: ignore[override]
         check_index("task", task.index, len(state.moments.count))
+        if self.forgetting:
+            count = (1.0 - self.forgetting) * state.moments.count
+            state = dataclasses.replace(state, moments=dataclasses.replace(state.moments, count=count))
         after = KroneckerVCL.observe(self, key, state, task, data, fit)
         return RecallState(**fields(after), moments=with_task(state.moments, task.index, task.head, data))
 
@@ -123,7 +136,8 @@ class KroneckerVCLRecall(KroneckerVCL):
         if held.recalled is None:
             return loss
         weight = self.recall * jnp.sum(held.recalled.moments.count) / batch.size
-        return loss + weight * moved(recall_key, rotated, held, held.recalled, self.recalled)
+        number = self.recalled or 2 * self.batch_size
+        return loss + weight * moved(recall_key, rotated, held, held.recalled, number)
 
 
 def fields(state: KroneckerState) -> dict[str, Any]:
