@@ -4,7 +4,6 @@ import io
 import math
 import os
 from collections.abc import Hashable, Iterable, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -80,7 +79,7 @@ def parse_npy(contents: bytes) -> np.ndarray:
     return _parse(io.BytesIO(contents), len(contents))
 
 
-def _parse(file: BinaryIO | BytesIO, size: int) -> np.ndarray:
+def _parse(file: BinaryIO | io.BytesIO, size: int) -> np.ndarray:
     if file.read(2) == b"PK":
         raise ValueError("it is an archive of several arrays")
     file.seek(0)

@@ -142,7 +142,7 @@ class VCLClassifier(ClassifierMixin, ContinualEstimator):  # type: ignore[misc]
     Parameters
     ----------
     method : str, default=None
-        Any method that `vcl methods` lists; by default `kronecker-vcl-recall`, which did best on real streams, or
+        Any method that `vcl methods` lists; by default `kronecker-vcl-recall`, which did best on Covertype, or
         `vcl` for more than 2,000 features.
     hidden : tuple of int, default=(100,)
         Units in each hidden layer.

@@ -145,8 +145,9 @@ def check(benchmark: Benchmark, options: StreamOptions) -> None:
         choose("scenario", options.scenario, get_args(Scenario))
     for name in ("num_tasks", "online"):
         value = getattr(options, name)
-        no_matter = value is None and name == "num_tasks"
-        if not no_matter and (not isinstance(value, int) or isinstance(value, bool)):
+        if value is None and name == "num_tasks":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool):
             raise VclError(f"--{name.replace('_', '-')} must be a whole number, but it is {value!r}.")
     if (tasks := options.num_tasks or 0) > MOST_TASKS:
         raise VclError(

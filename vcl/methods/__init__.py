@@ -67,10 +67,11 @@ METHODS: dict[str, type[Learner]] = {
 
 
 MOST_INPUTS = 2000
+"""Kronecker factors have inputs² numbers."""
 
 
 def default_method(inputs: int) -> str:
-    """The method for data of one's own: the best on real streams, unless its inputs² numbers are too many.
+    """The method for data of one's own: the best on Covertype, unless there are too many inputs.
 
     >>> default_method(inputs=50)
     'kronecker-vcl-recall'
