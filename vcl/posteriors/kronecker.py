@@ -234,7 +234,7 @@ def logits_kronecker(
     q: MatrixNormal,
     inputs: Float[Array, "n d"],
     num_samples: int,
-    family: KroneckerFactored = KroneckerFactored(),  # noqa: B008 (it is a value)
+    family: KroneckerFactored = KroneckerFactored(),
 ) -> Float[Array, "s n c"]:
     """Pre-activations drawn from q, independently for each example."""
     return local_logits(family, key, q, inputs, num_samples)

@@ -186,7 +186,7 @@ def logits_weight_sampled(
     q: Gaussian,
     inputs: Float[Array, "n d"],
     num_samples: int,
-    family: MeanField = MeanField(),  # noqa: B008 (it is a value)
+    family: MeanField = MeanField(),
 ) -> Float[Array, "s n c"]:
     """Weights drawn from q, once for the whole batch and each sample."""
     return jax.vmap(lambda k: logits(family.sample(k, q), inputs))(jax.random.split(key, num_samples))
@@ -197,7 +197,7 @@ def logits_local(
     q: Gaussian,
     inputs: Float[Array, "n d"],
     num_samples: int,
-    family: MeanField = MeanField(),  # noqa: B008 (it is a value)
+    family: MeanField = MeanField(),
     after: After = unchanged,
 ) -> Float[Array, "s n c"]:
     """Pre-activations drawn from q, with noise as the family has it."""
