@@ -68,6 +68,18 @@ def test_pooling_takes_the_largest_and_drops_what_does_not_fill_a_square():
     np.testing.assert_array_equal(Pool(2).gather(image)[..., 0], [[6.0, 8.0]])
 
 
+@pytest.mark.parametrize("place", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_pooling_does_not_hide_what_is_not_a_number(place):
+    image = jnp.ones((2, 2, 1)).at[place].set(jnp.nan)
+    assert jnp.isnan(Pool(2).gather(image)).all()
+
+
+def test_the_gradient_of_pooling_goes_to_one_place_of_each_square():
+    image = jnp.asarray([[1.0, 2.0, 5.0, 5.0], [3.0, 0.0, 5.0, 5.0]])[..., None]
+    slopes = jax.grad(lambda h: Pool(2).gather(h).sum())(image)[..., 0]
+    np.testing.assert_array_equal(slopes, [[0, 0, 1, 0], [1, 0, 0, 0]])
+
+
 def test_channels_come_first_in_the_data_and_last_in_the_network():
     weights = drawn()
     image = jax.random.normal(KEY, (1, 40))

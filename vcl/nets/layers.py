@@ -6,6 +6,7 @@ place of an image. So point weights, sampled weights, local reparameterisation a
 all layers. Images have axes (rows, columns, channels), after any number of leading axes.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
@@ -127,7 +128,7 @@ class Pool:
         return rows // self.size, columns // self.size, channels
 
     def gather(self, h: Float[Array, "..."]) -> Float[Array, "..."]:
-        return windows(h, self.size).max(axis=(-4, -2))
+        return functools.reduce(larger, places_of(windows(h, self.size)))
 
 
 def windows(h: Float[Array, "..."], size: int) -> Float[Array, "..."]:
@@ -135,6 +136,21 @@ def windows(h: Float[Array, "..."], size: int) -> Float[Array, "..."]:
     rows, columns = h.shape[-3] // size, h.shape[-2] // size
     whole = h[..., : rows * size, : columns * size, :]
     return whole.reshape(*h.shape[:-3], rows, size, columns, size, h.shape[-1])
+
+
+def places_of(squares: Float[Array, "*n rows s columns s c"]) -> list[Float[Array, "*n rows columns c"]]:
+    """The first place of every square, the second, and so on."""
+    numbers = range(squares.shape[-2])
+    return [squares[..., row, :, column, :] for row in numbers for column in numbers]
+
+
+def larger(a: Float[Array, "*s"], b: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """The larger of two, or NaN if one is; the gradient goes to one of them.
+
+    That of `max` goes to the numbers that equal it, and is 0/0 where a compiler computes them twice and rounds
+    differently.
+    """
+    return jnp.where((a >= b) | jnp.isnan(a), a, b)
 
 
 @dataclass(frozen=True)
