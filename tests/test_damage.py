@@ -221,3 +221,22 @@ def test_a_users_own_hidden_files_stay(folder):
     assert (folder.path / ".gitignore").read_text() == "*"
     assert (folder.path / ".git").is_dir()
     assert not half.exists()
+
+
+def test_a_run_that_ends_while_it_is_read_is_not_taken_for_damaged(folder, monkeypatch):
+    ended = {name: (folder.path / name).read_bytes() for name in ("metrics.jsonl", "result.json")}
+    lines = ended["metrics.jsonl"].splitlines(keepends=True)
+    (folder.path / "metrics.jsonl").write_bytes(b"".join(lines[:-1]))
+    (folder.path / "result.json").unlink()
+    read = RunFolder._chain
+
+    def end_after_reading(self):
+        found = read(self)
+        for name, contents in ended.items():
+            (self.path / name).write_bytes(contents)
+        return found
+
+    monkeypatch.setattr(RunFolder, "_chain", end_after_reading)
+    assert len(folder.events()) == len(lines) - 1
+    monkeypatch.undo()
+    assert len(folder.events()) == len(lines)

@@ -163,8 +163,9 @@ class RunFolder:
 
     def events(self) -> list[dict[str, Any]]:
         """All complete events; a line that a killed process left half-written does not count."""
-        events, last = self._chain()
+        # In this order: a run may end while it is read, and then has lines that were not there a moment ago.
         complete = self._sealed_result()
+        events, last = self._chain()
         if complete and complete[1] not in (None, last):
             raise sealed.Damaged(
                 f"{self.path / 'metrics.jsonl'} is not the one that the result was computed from: lines were lost. "
