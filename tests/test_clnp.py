@@ -74,7 +74,7 @@ def test_later_tasks_change_no_bit_of_what_old_ones_answer(stream, states):
         first, *later = (log_probs(state, stream, task) for state in states[task + 1 :])
         for answer in later:
             np.testing.assert_array_equal(first, answer)
-    # While the network itself goes on learning.
+    # The network itself has changed all the same.
     assert not np.array_equal(states[1].network.body[0].weight, states[2].network.body[0].weight)
     assert not np.array_equal(log_probs(states[0], stream, 0), log_probs(states[1], stream, 0))
 

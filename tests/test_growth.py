@@ -47,7 +47,7 @@ def test_what_was_learnt_stays_when_classes_and_examples_are_added(method):
     more = dataclasses.replace(spec, num_classes=5, capacity=2 * spec.capacity)
     state = learnt(method)[1]
     grown = learner.grow(KEY, state, spec, more)
-    assert jax.tree.structure(grown) == jax.tree.structure(learner.init(KEY, more))
+    assert jax.tree.structure(grown) == jax.tree.structure(jax.eval_shape(lambda: learner.init(KEY, more)))
     for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(grown), strict=True):
         np.testing.assert_array_equal(new[tuple(slice(n) for n in old.shape)], old)
 
