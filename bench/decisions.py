@@ -53,7 +53,7 @@ def decided(held: HeldOut, found: HeldOut) -> dict[str, dict[str, float]]:
     return rows
 
 
-def through(stream: Any, method: str, test: float, seed: int) -> list[dict[str, Any]]:
+def through(stream: Any, method: str | None, test: float, seed: int) -> list[dict[str, Any]]:
     """A model taught batch after batch; what its decisions came to after each."""
     kept, rows = None, []
     for stage, name in enumerate(stream.task_names):
@@ -105,7 +105,7 @@ def summary(batches: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("streams", nargs="*", default=STREAMS)
-    parser.add_argument("--method", default="vcl")
+    parser.add_argument("--method", help="default: that of `vcl learn`")
     parser.add_argument("--test", type=float, default=0.1, help="part of each batch held out")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
