@@ -72,7 +72,7 @@ def pruning(study: Any, owners: Sequence[Any]) -> Prune:
         trial = owners[number]
         if number == first[trial.number] and status.accuracies and status.scored > reported.get(number, 0):
             reported[number] = status.scored
-            # What a study is told of a trial under way, it is told through the trial; this one may be an old one.
+            # `trial` may come from the journal of an earlier search, and such a trial cannot report.
             live = optuna.trial.Trial(study, trial._trial_id)
             live.report(sum(status.accuracies) / len(status.accuracies), status.scored)
             if live.should_prune():

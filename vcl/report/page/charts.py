@@ -70,7 +70,7 @@ def curve_chart(
     ideal: bool = False,
     marks: Sequence[tuple[float, str]] = (),
 ) -> str:
-    """Curves between the first and last ticks; `marks` are upright lines with a word, `ideal` the diagonal."""
+    """Curves between the first and last ticks; `marks` are labelled vertical lines; `ideal` adds the diagonal."""
     (left, _), (right, _), (low, _), (high, _) = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
 
     def x(value: float) -> float:
