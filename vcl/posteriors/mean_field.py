@@ -57,8 +57,9 @@ def kl_terms(
     prior_log_var: Float[Array, "*s"],
 ) -> Float[Array, "*s"]:
     """The KL divergence of each factor by itself."""
-    ratio = jnp.exp(log_var - prior_log_var)
-    return 0.5 * (prior_log_var - log_var - 1.0 + ratio + (mean - prior_mean) ** 2 * jnp.exp(-prior_log_var))
+    # A step has exp(log_var) already, and exp(-prior_log_var) stays the same for a whole task.
+    square = jnp.exp(log_var) + (mean - prior_mean) ** 2
+    return 0.5 * (prior_log_var - log_var - 1.0 + square * jnp.exp(-prior_log_var))
 
 
 def partly_forgotten(q: Gaussian, p: Gaussian, forgetting: float) -> Gaussian:
@@ -81,7 +82,12 @@ def partly_forgotten(q: Gaussian, p: Gaussian, forgetting: float) -> Gaussian:
 
 def total(term: Callable[..., Float[Array, "..."]], *trees: PyTree[Float[Array, "..."]]) -> Float[Array, ""]:
     """Σ of `term` over corresponding numbers of the trees."""
-    return jnp.sum(jnp.stack([jnp.sum(a) for a in jax.tree.leaves(jax.tree.map(term, *trees))]))
+    return jnp.sum(jnp.stack([sum_of(a) for a in jax.tree.leaves(jax.tree.map(term, *trees))]))
+
+
+def sum_of(a: Float[Array, "..."]) -> Float[Array, ""]:
+    """Rows are added up by a matrix product, which on a CPU is faster than a sum to one number."""
+    return jnp.sum(jnp.tensordot(jnp.ones(a.shape[0], a.dtype), a, 1) if a.ndim > 1 else a)
 
 
 LayerMoments = tuple[Affine, Affine]
