@@ -20,6 +20,7 @@ import vcl
 from vcl.core import Examples
 from vcl.kept import Batch, KeptModel
 from vcl.kept.decisions import HeldOut, reject_below, set_above
+from vcl.methods import METHODS
 from vcl.model import DEFAULT_TASK
 from vcl.runs import prepare_jax
 
@@ -104,8 +105,8 @@ def summary(batches: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("streams", nargs="*", default=STREAMS)
-    parser.add_argument("--method", help="default: that of `vcl learn`")
+    parser.add_argument("streams", nargs="*", choices=STREAMS, help="default: all five")
+    parser.add_argument("--method", choices=METHODS, metavar="METHOD", help="default: that of `vcl learn`")
     parser.add_argument("--test", type=float, default=0.1, help="part of each batch held out")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
@@ -114,7 +115,7 @@ def main() -> None:
     given = parser.parse_args()
     prepare_jax(1)
     document: dict[str, Any] = {"method": given.method, "test": given.test, "streams": {}}
-    for name in given.streams:
+    for name in given.streams or STREAMS:
         batches = []
         for seed in range(given.first_seed, given.first_seed + given.seeds):
             stream = vcl.build(name, vcl.StreamOptions(validation=given.validation), seed)

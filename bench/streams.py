@@ -18,8 +18,9 @@ from sklearn.linear_model import SGDClassifier
 
 import vcl
 from vcl import learning
-from vcl.benchmarks import joint, settings_for
+from vcl.benchmarks import STREAMS, joint, settings_for
 from vcl.core import Stream
+from vcl.errors import VclError, choose
 from vcl.methods import METHODS, make
 from vcl.runs import prepare_jax
 from vcl.training import Fitter
@@ -107,6 +108,13 @@ def measures(matrix: Matrix) -> dict[str, float]:
     }
 
 
+def methods_named(text: str) -> list[str]:
+    try:
+        return [choose("method", name, METHODS) for name in text.split(",")]
+    except VclError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def settings_of(method: str, extra: dict[str, Any]) -> dict[str, Any]:
     """Those given for all methods, then those for this one."""
     own = {name.partition(".")[2]: value for name, value in extra.items() if name.startswith(f"{method}.")}
@@ -115,9 +123,12 @@ def settings_of(method: str, extra: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stream")
+    parser.add_argument("stream", choices=[name for name, known in STREAMS.items() if known.family == "real"])
     parser.add_argument(
-        "--methods", default="kronecker-vcl,vcl,finetune,ewc,joint", help="with commas; the names of `vcl methods`"
+        "--methods",
+        type=methods_named,
+        default="kronecker-vcl,vcl,finetune,ewc,joint",
+        help="with commas; the names of `vcl methods`",
     )
     parser.add_argument(
         "--set",
@@ -141,7 +152,7 @@ def main() -> None:
         if not given.no_baselines:
             found.setdefault("majority", []).append(measures(of_majority(stream)))
             found.setdefault("SGDClassifier", []).append(measures(of_sgd(stream, seed)))
-        for method in given.methods.split(","):
+        for method in given.methods:
             kind: Any = METHODS[method]
             settings = {**settings_for(kind.recipes["fast"], given.stream), **settings_of(method, extra)}
             began = time.process_time()
