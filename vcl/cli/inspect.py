@@ -298,7 +298,7 @@ def predict(
     ] = None,
     reject: Annotated[
         float | None,
-        Parameter(help='For a model: say "don\'t know" so that at most this part of answers is wrong.'),
+        Parameter(help='For a model: say "don\'t know" so that about this part of answers is wrong.'),
     ] = None,
     coverage: Annotated[
         float | None,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from vcl.evaluation import Prediction
     from vcl.kept import KeptModel
+    from vcl.kept.decisions import HeldOut
 
 CONTINUE = "Continue with the same command."
 
@@ -258,10 +259,11 @@ def decided(
         "probability": probabilities.max(axis=1),
     }
     if reject is not None:
-        threshold = reject_below(check_enough(kept.held_out.get(place), "--reject"), reject)
+        held = check_enough(kept.held_out.get(place), "--reject")
+        threshold = reject_below(held, reject)
         answered = columns["probability"] >= threshold
         columns["decision"] = np.where(answered, columns["class"], "don't know")
-        say(f"Answered: {answered.sum()} of {len(answered)}, those with a probability of at least {threshold:.4f}.")
+        say(f"Answered: {answered.sum()} of {len(answered)}, {basis(held, threshold)}")
     if coverage is not None:
         least = set_above(check_enough(kept.held_out.get(place), "--coverage"), coverage)
         within = probabilities >= least
@@ -276,6 +278,18 @@ def decided(
         "epistemic_entropy": prediction.epistemic_entropy,
     }
     return columns | {f"p({name})": probabilities[:, number] for number, name in enumerate(names)}
+
+
+def basis(held: "HeldOut", threshold: float) -> str:
+    """What a threshold rests on: with few held-out examples above it, the risk is only roughly known."""
+    if threshold == float("inf"):
+        return "since no threshold makes the risk so low on the held-out examples."
+    above = held.confidence >= threshold
+    wrong = above & ~held.correct
+    return (
+        f"those with a probability of at least {threshold:.4f}. Of the {held.size} held-out examples, {above.sum()} "
+        f"would be answered, {wrong.sum()} of them wrongly."
+    )
 
 
 def plain(value: Any) -> Any:

@@ -76,11 +76,12 @@ def check_enough(held: HeldOut | None, what: str) -> HeldOut:
 
 
 def reject_below(held: HeldOut, risk: float) -> float:
-    """The confidence below which to answer "don't know", so that the rest is wrong in at most `risk` of cases.
+    """The confidence below which to answer "don't know", so that about `risk` of the answers are wrong.
 
-    The most examples are answered for which the error rate among held-out examples is at most `risk`; infinite if
-    there is no such threshold. One error more is counted than there was, as if the next answer were wrong: without
-    it the choice among so many thresholds favours those that were lucky.
+    The lowest threshold at which (wrong + 1) / (answered + 1) ≤ `risk` among held-out examples; infinite if there is
+    none. One error is added because the lowest of many thresholds is one at which the held-out examples were lucky.
+    If a part p of the answers just above the threshold is wrong, that luck is about p (1 - p) / (p - risk) errors:
+    one if p is three to four times the risk, more if the error rate depends little on the confidence.
 
     >>> held = HeldOut(np.linspace(1, 0.6, 5), np.array([True] * 3 + [False, True]), np.ones(5), np.zeros(5))
     >>> reject_below(held, 0.35), reject_below(held, 0.25), reject_below(held, 0.2)
@@ -91,7 +92,9 @@ def reject_below(held: HeldOut, risk: float) -> float:
     _, risks, thresholds = risk_coverage(held)
     answered = np.arange(1, held.size + 1)
     # The rounding guards against (1 + 0.2 * 4) / 5 and its like.
-    good = np.flatnonzero(np.round((risks * answered + 1) / (answered + 1), 9) <= risk)
+    low = np.round((risks * answered + 1) / (answered + 1), 9) <= risk
+    # Examples of equal confidence are answered all or none.
+    good = np.flatnonzero(low & np.append(thresholds[1:] < thresholds[:-1], True))
     return float(thresholds[good[-1]]) if len(good) else math.inf
 
 
