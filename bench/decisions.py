@@ -101,6 +101,7 @@ def rates(counts: np.ndarray, asked: float, wanted: Callable[[Any], Any]) -> dic
     """From counts (seed, batch, division, 3); `wanted` turns the part answered wrongly into what was asked for."""
     total = counts.sum(axis=(0, 1))
     of_seeds = counts[:, :, 1:].sum(axis=1)
+    of_seeds = of_seeds[of_seeds[..., 1].any(axis=1)]
     single = counts[:, :, 1:][counts[:, :, 1:, 1] > 0]
     return {
         "realised": float(wanted(total[1:, 2].sum() / max(total[1:, 1].sum(), 1))),
