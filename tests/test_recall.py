@@ -19,6 +19,7 @@ from vcl.methods.variants.kronecker_vcl_recall import (
     RecalledClasses,
     draw,
     draw_classes,
+    mean_divergence,
     moved,
     moved_classes,
     no_classes,
@@ -258,3 +259,31 @@ def test_forgetting_gives_up_a_part_of_what_is_recalled_by_class():
         data = to_device(stream.train(stage), stream.spec.capacity)
         state = learner.observe(KEY, state, stream.task(stage), data, Fitter())
     np.testing.assert_allclose(state.moments.count.sum(1), [45.0, 47.0, 0.0])
+
+
+def test_softer_answers_are_compared_by_their_logits():
+    before, now = jax.random.normal(KEY, (2, 50, 4))
+    p, q = (np.asarray(jax.nn.softmax(z / 2.0)) for z in (before, now))
+    expected = 4.0 * np.mean(scipy.special.rel_entr(p, q).sum(1))
+    assert float(mean_divergence(before, now, 2.0)) == pytest.approx(expected, rel=1e-4)
+    change = np.asarray(now - before)
+    assert float(mean_divergence(before, now, 100.0)) == pytest.approx(0.5 * change.var(1).mean(), rel=0.03)
+
+
+def learnt_by_class(stream, *, grown):
+    spec = dataclasses.replace(stream.spec, heads=stream.spec.heads[:1]) if grown else stream.spec
+    state = CLASSES.init(KEY, spec)
+    for stage in range(3):
+        wider = dataclasses.replace(stream.spec, heads=stream.spec.heads[: stage + 1]) if grown else stream.spec
+        state, spec = CLASSES.grow(KEY, state, spec, wider), wider
+        data = to_device(stream.train(stage), spec.capacity)
+        state = CLASSES.observe(jax.random.fold_in(KEY, stage), state, stream.task(stage), data, Fitter())
+    return state
+
+
+@pytest.mark.parametrize("shared_head", [True, False])
+def test_growing_by_class_equals_allocating_all_at_once(shared_head):
+    stream = make_stream(shared_head=shared_head)
+    states = [learnt_by_class(stream, grown=grown) for grown in (True, False)]
+    for one, other in zip(*map(jax.tree.leaves, states), strict=True):
+        np.testing.assert_array_equal(one, other)

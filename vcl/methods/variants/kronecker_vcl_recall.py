@@ -103,6 +103,9 @@ class KroneckerVCLRecall(KroneckerVCL):
         Literal["task", "class"],
         "what has a mean of its own; by class, inputs are also cut off at the range that they had",
     ] = "task"
+    recall_softness: Annotated[
+        float, "what logits are divided by where answers to recalled inputs are compared (1: as they are)"
+    ] = 1.0
     strength: Annotated[float, "λ, the weight of the earlier posterior's curvature"] = 0.0
 
     recipes: ClassVar[Recipes] = {
@@ -124,7 +127,7 @@ class KroneckerVCLRecall(KroneckerVCL):
 
     def __post_init__(self) -> None:
         KroneckerVCL.__post_init__(self)
-        check_positive(self, "rank")
+        check_positive(self, "rank", "recall_softness")
         check_not_negative(self, "recall", "recalled")
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> RecallState:
@@ -166,7 +169,7 @@ class KroneckerVCLRecall(KroneckerVCL):
         weight = self.recall * jnp.sum(held.recalled.moments.count) / batch.size
         number = self.recalled or 2 * self.batch_size
         distance = moved_classes if isinstance(held.recalled, RecalledClasses) else moved
-        return loss + weight * distance(recall_key, rotated, held, held.recalled, number)
+        return loss + weight * distance(recall_key, rotated, held, held.recalled, number, self.recall_softness)
 
 
 def no_moments(tasks: int, classes: int, rank: int, width: int) -> Moments:
@@ -193,7 +196,9 @@ def fields(state: KroneckerState) -> dict[str, Any]:
     return {name: getattr(state, name) for name in ("mean", "pairs", "trained", "coreset")}
 
 
-def moved(key: Key[Array, ""], rotated: Rotated, held: Held, recalled: Recalled, number: int) -> Float[Array, ""]:
+def moved(
+    key: Key[Array, ""], rotated: Rotated, held: Held, recalled: Recalled, number: int, softness: float = 1.0
+) -> Float[Array, ""]:
     """E KL(p(y | x, M_{t-1}) ‖ p(y | x, M)) over inputs drawn for the earlier tasks."""
     inputs, tasks = draw(key, recalled.moments, number)
 
@@ -202,13 +207,14 @@ def moved(key: Key[Array, ""], rotated: Rotated, held: Held, recalled: Recalled,
         if recalled.heads is not None:
             head = recalled.heads[recalled.moments.head[task]]
             before, now = (*before[:-1], head), (*now[:-1], head)
-        return mean_divergence(*(rotated_logits(held.network, held.bases, w, x)[0] for w in (before, now)))
+        answers = (rotated_logits(held.network, held.bases, w, x)[0] for w in (before, now))
+        return mean_divergence(*answers, softness)
 
     return jnp.mean(jax.vmap(divergence)(inputs, tasks))
 
 
 def moved_classes(
-    key: Key[Array, ""], rotated: Rotated, held: Held, recalled: RecalledClasses, number: int
+    key: Key[Array, ""], rotated: Rotated, held: Held, recalled: RecalledClasses, number: int, softness: float = 1.0
 ) -> Float[Array, ""]:
     """The same over inputs drawn for the classes of the earlier tasks."""
     inputs, tasks = draw_classes(key, recalled.moments, number)
@@ -216,19 +222,24 @@ def moved_classes(
     before, now = held.network, rotate_back(held.bases, rotated, held.network)
     if recalled.heads is None:
         flat = inputs.reshape(-1, inputs.shape[-1])
-        return mean_divergence(logits(before, flat), logits(now, flat))
+        return mean_divergence(logits(before, flat), logits(now, flat), softness)
 
     def divergence(x: Float[Array, "n d"], head: Affine) -> Float[Array, ""]:
-        return mean_divergence(*(logits(dataclasses.replace(w, head=head), x) for w in (before, now)))
+        return mean_divergence(*(logits(dataclasses.replace(w, head=head), x) for w in (before, now)), softness)
 
     number_of = recalled.moments.head[tasks]
     return jnp.mean(jax.vmap(divergence)(inputs, jax.tree.map(lambda a: a[number_of], recalled.heads)))
 
 
-def mean_divergence(before: Float[Array, "n c"], now: Float[Array, "n c"]) -> Float[Array, ""]:
-    """KL between the answers of two networks, on average."""
-    before, now = jax.nn.log_softmax(before), jax.nn.log_softmax(now)
-    return jnp.mean(jnp.sum(jnp.exp(before) * (before - now), axis=-1))
+def mean_divergence(
+    before: Float[Array, "n c"], now: Float[Array, "n c"], softness: float = 1.0
+) -> Float[Array, ""]:
+    """T² KL(softmax(before / T) ‖ softmax(now / T)), on average; for large T half the variance of the change.
+
+    Where answers are sure, KL says little of how the logits moved; softer answers say more (Hinton et al., 2015).
+    """
+    before, now = jax.nn.log_softmax(before / softness), jax.nn.log_softmax(now / softness)
+    return softness**2 * jnp.mean(jnp.sum(jnp.exp(before) * (before - now), axis=-1))
 
 
 def draw(
