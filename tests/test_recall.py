@@ -1,6 +1,7 @@
 """Kronecker VCL that recalls earlier tasks by Gaussian inputs."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,8 @@ from vcl.methods.variants.kronecker_vcl_recall import (
     with_task,
 )
 from vcl.nets import logits, select_head
-from vcl.runs.fold import learn
+from vcl.runs.fold import Interrupted, learn
+from vcl.runs.folder import RunFolder
 from vcl.training import Fitter, to_device
 
 KEY = jax.random.key(0)
@@ -299,3 +301,15 @@ def test_growing_by_class_equals_allocating_all_at_once(shared_head):
     states = [learnt_by_class(stream, grown=grown) for grown in (True, False)]
     for one, other in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_run_by_class_resumes_to_the_bit(tmp_path):
+    stream = make_stream(shared_head=True)
+    whole = learn(CLASSES, stream)
+    folder = RunFolder.create(tmp_path / "run", {"stages": stream.stages})
+    answers = itertools.chain([False] * 3, itertools.repeat(True))
+    with pytest.raises(Interrupted):
+        learn(CLASSES, stream, folder=folder, stop=answers.__next__, seconds_between_checkpoints=0.0)
+    result = learn(CLASSES, stream, folder=folder)
+    assert result["state_sha256"] == whole["state_sha256"]
+    assert result["accuracy_matrix"] == whole["accuracy_matrix"]

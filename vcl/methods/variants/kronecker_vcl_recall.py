@@ -50,7 +50,7 @@ class Moments(eqx.Module):
     """The output layer that answers for the task."""
 
 
-class Gaussian(NamedTuple):
+class Gaussian(eqx.Module):
     """Moments of one task or class."""
 
     mean: Float[Array, "*k d"]
@@ -217,8 +217,8 @@ def moved(
         if recalled.heads is not None:
             head = recalled.heads[recalled.moments.head[task]]
             before, now = (*before[:-1], head), (*now[:-1], head)
-        answers = (rotated_logits(held.network, held.bases, w, x)[0] for w in (before, now))
-        return mean_divergence(*answers, softness)
+        old, new = (rotated_logits(held.network, held.bases, w, x)[0] for w in (before, now))
+        return mean_divergence(old, new, softness)
 
     return jnp.mean(jax.vmap(divergence)(inputs, tasks))
 
@@ -235,7 +235,8 @@ def moved_classes(
         return mean_divergence(logits(before, flat), logits(now, flat), softness)
 
     def divergence(x: Float[Array, "n d"], head: Affine) -> Float[Array, ""]:
-        return mean_divergence(*(logits(dataclasses.replace(w, head=head), x) for w in (before, now)), softness)
+        old, new = (logits(dataclasses.replace(w, head=head), x) for w in (before, now))
+        return mean_divergence(old, new, softness)
 
     number_of = recalled.moments.head[tasks]
     return jnp.mean(jax.vmap(divergence)(inputs, jax.tree.map(lambda a: a[number_of], recalled.heads)))
