@@ -11,9 +11,9 @@ Gaussian that has the mean and the covariance (its `rank` leading directions) of
 as in the first layer's factor A, but of every task by itself. So the state grows by (rank + 1) × inputs numbers a
 task, and no example is kept. The curvature is still what the posterior's covariance comes from.
 
-With `recall_by="class"` each class of a task has a mean and a covariance of its own, and what is drawn is cut off at
-the least and the greatest value that each input had: (classes × (rank + 1) + 2) × inputs numbers a task. Such draws
-are nearer to the data than those of one Gaussian.
+With `recall_by="class"` there is a mean for each class of a task and one covariance around them, and what is drawn
+is cut off at the least and the greatest value that each input had: (rank + classes + 2) × inputs numbers a task.
+Such draws are nearer to the data than those of one Gaussian.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
 from vcl.core import Fit, Footprint, StreamSpec, Task, check_index, size
 from vcl.methods.base.eigenbasis import Basis, Rotated, rotate_back, rotated_logits
@@ -35,8 +35,6 @@ from vcl.training import Batch, Data
 
 GROUPS = 16
 """A minibatch of recalled inputs comes from so many draws of a task."""
-CLASS_GROUPS = 32
-"""The same for draws of a task and a class."""
 
 
 class Moments(eqx.Module):
@@ -50,19 +48,11 @@ class Moments(eqx.Module):
     """The output layer that answers for the task."""
 
 
-class Gaussian(eqx.Module):
-    """Moments of one task or class."""
-
-    mean: Float[Array, "*k d"]
-    factor: Float[Array, "*k r d"]
-    count: Float[Array, "*k"]
-
-
 class ClassMoments(eqx.Module):
-    """Mean and covariance FᵀF of each class, and range, of the inputs of each task."""
+    """Mean of each class, covariance FᵀF around these means and range of the inputs of each task."""
 
     mean: Float[Array, "tasks classes d"]
-    factor: Float[Array, "tasks classes r d"]
+    factor: Float[Array, "tasks r d"]
     least: Float[Array, "tasks d"]
     greatest: Float[Array, "tasks d"]
     count: Float[Array, "tasks classes"]
@@ -108,10 +98,10 @@ class KroneckerVCLRecall(KroneckerVCL):
     recalled: Annotated[
         int, "recalled inputs in a minibatch, in 16 groups of one task each (0: two for each example)"
     ] = 0
-    rank: Annotated[int, "directions of the input covariance of each task (or class) that are kept"] = 64
+    rank: Annotated[int, "directions of each task's input covariance that are kept"] = 64
     recall_by: Annotated[
         Literal["task", "class"],
-        "what has moments of its own; by class, inputs are also cut off at the range that they had",
+        "what has a mean of its own; by class, inputs are also cut off at the range that they had",
     ] = "task"
     recall_softness: Annotated[
         float, "what logits are divided by where answers to recalled inputs are compared (1: as they are)"
@@ -193,7 +183,7 @@ def no_classes(tasks: int, classes: int, rank: int, width: int) -> ClassMoments:
     """Room for the moments of the classes of tasks."""
     return ClassMoments(
         jnp.zeros((tasks, classes, width)),
-        jnp.zeros((tasks, classes, rank, width)),
+        jnp.zeros((tasks, rank, width)),
         jnp.zeros((tasks, width)),
         jnp.zeros((tasks, width)),
         jnp.zeros((tasks, classes)),
@@ -266,14 +256,13 @@ def draw(
 def draw_classes(
     key: Key[Array, ""], moments: ClassMoments, number: int
 ) -> tuple[Float[Array, "groups n d"], Int[Array, "groups"]]:
-    """Inputs of tasks and classes drawn by their numbers of examples, cut off at the range of the task's inputs."""
+    """Inputs of tasks, and within these of classes, drawn by their numbers of examples; cut off at their range."""
     task_key, class_key, noise_key = jax.random.split(key, 3)
-    groups = min(CLASS_GROUPS, number)
-    tasks = places(jnp.sum(moments.count, axis=1), jax.random.uniform(task_key, (groups,)))
-    classes = jax.vmap(places)(moments.count[tasks], jax.random.uniform(class_key, (groups, 1)))[:, 0]
-    noise = jax.random.normal(noise_key, (groups, -(-number // groups), moments.factor.shape[2]))
-    around = jnp.einsum("gnr,grd->gnd", noise, moments.factor[tasks, classes])
-    inputs = moments.mean[tasks, classes][:, None] + around
+    n = -(-number // GROUPS)
+    tasks = places(jnp.sum(moments.count, axis=1), jax.random.uniform(task_key, (GROUPS,)))
+    classes = jax.vmap(places)(moments.count[tasks], jax.random.uniform(class_key, (GROUPS, n)))
+    noise = jax.random.normal(noise_key, (GROUPS, n, moments.factor.shape[1]))
+    inputs = moments.mean[tasks[:, None], classes] + jnp.einsum("gnr,grd->gnd", noise, moments.factor[tasks])
     return jnp.clip(inputs, moments.least[tasks][:, None], moments.greatest[tasks][:, None]), tasks
 
 
@@ -308,13 +297,18 @@ def rotated_moments(moments: Moments, bases: tuple[Basis, ...], mean: Weights) -
 @jax.jit
 def with_task(moments: Moments, task: int | Int[Array, ""], head: int | Int[Array, ""], data: Data) -> Moments:
     """Moments with those of one more batch of a task."""
-    real = jnp.arange(data.capacity) < data.size
-    old = Gaussian(moments.mean[task], moments.factor[task], moments.count[task])
-    new = with_batch(old, pixels(data.inputs), real, data.size.astype(jnp.float32))
+    real = (jnp.arange(data.capacity) < data.size)[:, None]
+    inputs = pixels(data.inputs)
+    count, mean = data.size.astype(jnp.float32), jnp.sum(inputs * real, axis=0) / data.size
+    factor = leading((inputs - mean) * real, data.size, moments.factor.shape[1])
+    old_count, old_mean, old_factor = moments.count[task], moments.mean[task], moments.factor[task]
+    share = count / (old_count + count)
+    change = jnp.sqrt(share * (1.0 - share)) * (mean - old_mean)
+    rows = jnp.concatenate([jnp.sqrt(1.0 - share) * old_factor, jnp.sqrt(share) * factor, change[None]])
     return Moments(
-        moments.mean.at[task].set(new.mean),
-        moments.factor.at[task].set(new.factor),
-        moments.count.at[task].set(new.count),
+        moments.mean.at[task].set(old_mean + share * (mean - old_mean)),
+        moments.factor.at[task].set(shortened(rows, len(factor))),
+        moments.count.at[task].set(old_count + count),
         moments.head.at[task].set(head),
     )
 
@@ -326,42 +320,41 @@ def with_classes(
     """Moments of classes with those of one more batch of a task."""
     real = jnp.arange(data.capacity) < data.size
     inputs = pixels(data.inputs)
-    old = Gaussian(moments.mean[task], moments.factor[task], moments.count[task])
-
-    def updated(each: tuple[Gaussian, Int[Array, ""]]) -> Gaussian:
-        belief, label = each
-        of_class = real & (data.labels == label)
-        count = jnp.sum(of_class).astype(jnp.float32)
-        return jax.lax.cond(
-            count > 0, lambda: with_batch(belief, inputs, of_class, jnp.maximum(count, 1.0)), lambda: belief
-        )
-
-    # One class after the other: a covariance of all inputs for each is large.
-    new = jax.lax.map(updated, (old, jnp.arange(len(old.count))))
-    seen = jnp.sum(old.count) > 0
+    old_count, old_mean, old_factor = moments.count[task], moments.mean[task], moments.factor[task]
+    number = len(old_count)
+    labels = jnp.where(
+        real, data.labels, number
+    )  # what fills up the array has a class of its own, which is left out
+    count = jnp.zeros(number + 1).at[labels].add(1.0)[:-1]
+    mean = jnp.zeros((number + 1, inputs.shape[1])).at[labels].add(inputs)[:-1] / jnp.maximum(count, 1.0)[:, None]
+    centred = (inputs - mean[jnp.minimum(labels, number - 1)]) * real[:, None]
+    factor = leading(centred, data.size, moments.factor.shape[1])
+    all_count = old_count + count
+    shares = jnp.where(count > 0, count / jnp.maximum(all_count, 1.0), 0.0)[:, None]
+    total = jnp.sum(all_count)
+    change = jnp.sqrt(all_count[:, None] * shares * (1.0 - shares) / total) * (mean - old_mean)
+    share = jnp.sum(count) / total
+    rows = jnp.concatenate([jnp.sqrt(1.0 - share) * old_factor, jnp.sqrt(share) * factor, change])
+    seen = jnp.sum(old_count) > 0
     least = jnp.min(jnp.where(real[:, None], inputs, jnp.inf), axis=0)
     greatest = jnp.max(jnp.where(real[:, None], inputs, -jnp.inf), axis=0)
     return ClassMoments(
-        moments.mean.at[task].set(new.mean),
-        moments.factor.at[task].set(new.factor),
+        moments.mean.at[task].set(old_mean + shares * (mean - old_mean)),
+        moments.factor.at[task].set(shortened(rows, len(factor))),
         moments.least.at[task].set(jnp.where(seen, jnp.minimum(moments.least[task], least), least)),
         moments.greatest.at[task].set(jnp.where(seen, jnp.maximum(moments.greatest[task], greatest), greatest)),
-        moments.count.at[task].set(new.count),
+        moments.count.at[task].set(all_count),
         moments.head.at[task].set(head),
     )
 
 
-def with_batch(
-    old: Gaussian, inputs: Float[Array, "n d"], real: Bool[Array, "n"], count: Float[Array, ""]
-) -> Gaussian:
-    """Moments with those of more inputs, of which the `real` ones count."""
-    mean = jnp.sum(inputs * real[:, None], axis=0) / count
-    centred = (inputs - mean) * real[:, None]
-    rank = len(old.factor)
-    values, vectors = jnp.linalg.eigh(centred.T @ centred / count)
-    factor = jnp.sqrt(jnp.maximum(values[-rank:], 0.0))[:, None] * vectors[:, -rank:].T
-    share = count / (old.count + count)
-    change = jnp.sqrt(share * (1.0 - share)) * (mean - old.mean)
-    rows = jnp.concatenate([jnp.sqrt(1.0 - share) * old.factor, jnp.sqrt(share) * factor, change[None]])
+def leading(centred: Float[Array, "n d"], size: Int[Array, ""], rank: int) -> Float[Array, "{rank} d"]:
+    """The leading directions of a covariance, each as long as its standard deviation."""
+    values, vectors = jnp.linalg.eigh(centred.T @ centred / size)
+    return jnp.sqrt(jnp.maximum(values[-rank:], 0.0))[:, None] * vectors[:, -rank:].T
+
+
+def shortened(rows: Float[Array, "n d"], rank: int) -> Float[Array, "{rank} d"]:
+    """A factor of nearly the same FᵀF with fewer rows."""
     _, sizes, directions = jnp.linalg.svd(rows, full_matrices=False)
-    return Gaussian(old.mean + share * (mean - old.mean), sizes[:rank, None] * directions[:rank], old.count + count)
+    return sizes[:rank, None] * directions[:rank]
