@@ -19,7 +19,7 @@ demo: .venv/ready  ## VCL on split MNIST: five tasks in a row, a table and a rep
 	$(BIN)/vcl report runs/demo/split-mnist-* --out runs/demo/report.html
 
 test: .venv/ready  ## The tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder
 
 # The oldest and the newest version of JAX that are supported, each in an environment of its own.
 JAX ?= 0.7.0 0.10.2

@@ -10,6 +10,7 @@ from jaxtyping import install_import_hook
 install_import_hook("vcl", "beartype.beartype")
 
 import ctypes  # noqa: E402
+import functools  # noqa: E402
 import gc  # noqa: E402
 import resource  # noqa: E402
 import signal  # noqa: E402
@@ -19,9 +20,12 @@ from pathlib import Path  # noqa: E402
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from jax._src.interpreters import mlir  # noqa: E402
 
+from vcl import runs  # noqa: E402
 from vcl.benchmarks.streams import from_arrays  # noqa: E402
 from vcl.core import Stream  # noqa: E402
+from vcl.runs import execute  # noqa: E402
 
 # The oldest version that is supported has it elsewhere: `make test-jax`.
 if not hasattr(jax, "enable_x64"):
@@ -35,6 +39,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+LONGEST = ("test_docs", "test_sklearn", "test_cli")
+"""Files that would keep one process busy when the others are done."""
 MOST_MAPPINGS = 20_000
 MOST_BYTES, MORE_BYTES = 1_400_000_000, 400_000_000
 
@@ -43,6 +49,16 @@ COMPILED = Path(os.environ.get("VCL_TEST_CACHE") or Path(__file__).parent.parent
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+# A fresh MLIR context for every program takes a third of the time of a small one; a process can do with one.
+mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+
+
+def prepare_jax(threads: int) -> None:
+    """Commands that are called within the tests would keep long programs only, in the user's folder."""
+    os.environ["NPROC"] = str(threads)
+
+
+runs.prepare_jax = execute.prepare_jax = prepare_jax
 
 
 def resident() -> int:
@@ -53,28 +69,36 @@ def resident() -> int:
 class Room:
     """Drops compiled programs in time: they take memory and mappings, of which Linux gives a process 65530.
 
-    Best between two methods, whose tests share programs among them only.
+    Best between two groups of tests, which share programs among them only.
     """
 
     most_bytes = MOST_BYTES
-    method: str | None = None
+    group: str | None = None
 
     @classmethod
-    def make(cls, method: str | None) -> None:
+    def make(cls, group: str) -> None:
         mappings = len(Path("/proc/self/maps").read_bytes().splitlines())
-        another, cls.method = method != cls.method, method
+        another, cls.group = group != cls.group, group
         if resident() > (cls.most_bytes - MORE_BYTES if another else cls.most_bytes) or mappings > MOST_MAPPINGS:
             jax.clear_caches()
+            mlir.make_ir_context.cache_clear()
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)
             # What cannot be given back must not make every test clear the caches.
             cls.most_bytes = max(MOST_BYTES, resident() + MORE_BYTES)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process runs a file, or all of a method, and so makes fixtures and programs once; the longest first."""
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 @pytest.fixture(autouse=True)
 def room_for_programs(request) -> None:
-    group = request.node.get_closest_marker("xdist_group")
-    Room.make(group.args[0] if group else None)
+    Room.make(request.node.get_closest_marker("xdist_group").args[0])
 
 
 @pytest.fixture

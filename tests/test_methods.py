@@ -88,10 +88,13 @@ def close(a, b) -> bool:
     return all(np.allclose(x, y, rtol=1e-4, atol=1e-5) for x, y in pairs)
 
 
-def each_method(function):
+def each_of(methods):
     # What one process has learnt of a method, it need not learn again.
-    grouped = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in METHODS]
-    return pytest.mark.parametrize("method", grouped)(function)
+    grouped = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in methods]
+    return pytest.mark.parametrize("method", grouped)
+
+
+each_method = each_of(METHODS)
 
 
 @each_method
@@ -126,7 +129,7 @@ class Recorded:
 
 
 @each_method
-def test_later_tasks_are_not_compiled_again(method, stream):
+def test_the_same_key_gives_the_same_bits_and_later_tasks_are_not_compiled_again(method, stream):
     learner = small(method)
     stream = joint(stream) if learner.joint else stream
     fit, state, programs = Recorded(), learner.init(KEY, stream.spec), []
@@ -135,11 +138,7 @@ def test_later_tasks_are_not_compiled_again(method, stream):
         state = learner.observe(jax.random.fold_in(KEY, stage), state, stream.task(stage), data, fit)
         programs.append(len(fit.programs))
     assert 0 < programs[1] == programs[2]
-
-
-@each_method
-def test_the_same_key_gives_the_same_bits(method, stream):
-    assert equal(learnt(method)[-1], observe(small(method), stream)[-1])
+    assert equal(learnt(method)[-1], state)
 
 
 @each_method
@@ -193,7 +192,7 @@ def test_it_learns_a_split_benchmark_in_each_scenario_or_says_why_not(method, sc
         assert result["accuracy_matrix"][0][0] > 0.7
 
 
-@pytest.mark.parametrize("method", OFF)
+@each_of(OFF)
 def test_without_its_mechanism_it_is_fine_tuning_and_with_it_it_is_not(method, stream):
     plain, on = learnt("finetune")[2].network, learnt(method)[2].network
     off = observe(small(method, **OFF[method]), stream, stages=2)[-1].network

@@ -46,7 +46,7 @@ def test_saved_and_loaded_it_learns_on_to_the_same_bits(method, tmp_path):
     kept.save(tmp_path / "model")
     other = Model.load(str(tmp_path / "model"))
     for each in (kept, other):
-        each.learn(*blobs(1, 70), task="b")
+        each.learn(*blobs(1, 47), task="b")
     assert state_of(kept) == state_of(other)
     x = blobs(0)[0]
     np.testing.assert_array_equal(kept.predict_proba(x, "a"), other.predict_proba(x, "a"))
@@ -78,14 +78,14 @@ sys.path.insert(0, {tests!r})
 from conftest import blobs
 import vcl
 kept = vcl.Model.load({path!r})
-kept.learn(*blobs(1), task="b").learn(*blobs(2), task="c").save({path!r})
+kept.learn(*blobs(1), task="b").learn(*blobs(2, 70), task="c").save({path!r})
 """
     kept = model().learn(*blobs(0), task="a")
     path = str(tmp_path / "model")
     kept.save(path)
     code = script.format(tests=str(Path(__file__).parent), path=path)
     subprocess.run([sys.executable, "-c", code], check=True)
-    kept.learn(*blobs(1), task="b").learn(*blobs(2), task="c")
+    kept.learn(*blobs(1), task="b").learn(*blobs(2, 70), task="c")
     assert state_of(Model.load(path)) == state_of(kept)
 
 
