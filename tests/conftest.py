@@ -3,7 +3,11 @@
 import os
 
 # Programs in tests run for a moment: optimising them takes longer than it saves. Subprocesses take it over.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_enable_concurrency_optimized_scheduler=false",
+)
 
 from jaxtyping import install_import_hook
 
@@ -90,15 +94,27 @@ class Room:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One process runs a file, or all of a method, and so makes fixtures and programs once; the longest first."""
-    for item in items:
+    places: dict[str, tuple[bool, int]] = {}
+    for place, item in enumerate(items):
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+        places.setdefault(group_of(item), (item.path.stem not in LONGEST, place))
+    items.sort(key=lambda item: places[group_of(item)])
+
+
+def group_of(item: pytest.Item) -> str:
+    return str(item.get_closest_marker("xdist_group").args[0])
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded now stays: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def room_for_programs(request) -> None:
-    Room.make(request.node.get_closest_marker("xdist_group").args[0])
+    Room.make(group_of(request.node))
 
 
 @pytest.fixture

@@ -209,7 +209,7 @@ def test_it_learns_with_convolutions_or_says_why_not(method):
         data = to_device(stream.train(stage), stream.spec.capacity)
         state = learner.observe(jax.random.fold_in(KEY, stage), state, stream.task(stage), data, Fitter())
     params = learner.readout(KEY, state, stream.spec.task(0), Fitter())
-    draws = learner.predict(KEY, params, jnp.asarray(stream.test(0).inputs))
+    draws = jax.jit(learner.predict)(KEY, params, jnp.asarray(stream.test(0).inputs))
     np.testing.assert_allclose(jnp.exp(draws).sum(-1), 1.0, rtol=1e-5)
 
 
