@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError, SkipTestWarning
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 from vcl import VCLClassifier, VclError, VCLRegressor
 from vcl.checkpoints import tree_digest
@@ -32,13 +32,34 @@ def line(examples: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return x, 200 + 30 * x[:, 0] + noise * rng.normal(size=examples)
 
 
-@pytest.mark.parametrize("kind", [VCLClassifier, VCLRegressor])
-def test_it_passes_the_checks_of_scikit_learn(kind):
+DEPEND_ON_THE_METHOD = {
+    "check_fit2d_1sample",
+    "check_fit2d_1feature",
+    "check_classifiers_one_label",
+    "check_classifiers_train",
+    "check_classifiers_classes",
+    "check_fit_idempotent",
+    "check_methods_subset_invariance",
+}
+"""Checks of what is learnt from unusual data, and whether it is the same again; others are about the estimator."""
+
+
+@pytest.mark.parametrize("estimator", [VCLClassifier("vcl", **SMALL), VCLRegressor(**SMALL)], ids=repr)
+def test_it_passes_the_checks_of_scikit_learn(estimator):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SkipTestWarning)
-        results = check_estimator(kind(**SMALL))
+        results = check_estimator(estimator)
     assert len(results) > 40
     assert {result["status"] for result in results} <= {"passed", "skipped"}
+
+
+def test_the_default_method_passes_the_checks_that_depend_on_it():
+    passed = set()
+    for estimator, check in estimator_checks_generator(VCLClassifier(**SMALL)):
+        if check.func.__name__ in DEPEND_ON_THE_METHOD:
+            check(estimator)
+            passed.add(check.func.__name__)
+    assert passed == DEPEND_ON_THE_METHOD
 
 
 def test_batches_add_up_and_new_classes_are_sorted_in():
