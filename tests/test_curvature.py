@@ -84,9 +84,9 @@ def test_the_exact_diagonal_is_that_of_the_dense_fisher_of_a_deep_network():
 def test_the_empirical_diagonal_is_the_mean_of_squared_gradients_at_the_true_labels():
     network, data = draw_network(4, 5, 6), draw_data(20)
     flat, function = of_all_weights(network)
-    gradients = jax.vmap(jax.grad(lambda flat, x, y: jax.nn.log_softmax(function(flat, x))[y]), (None, 0, 0))(
-        flat, data.inputs, data.labels
-    )
+    gradients = jax.jit(
+        jax.vmap(jax.grad(lambda flat, x, y: jax.nn.log_softmax(function(flat, x))[y]), (None, 0, 0))
+    )(flat, data.inputs, data.labels)
     found = diagonal_fisher(KEY, network, data, "empirical")
     np.testing.assert_allclose(ravel_pytree(found)[0], jnp.mean(gradients**2, axis=0), rtol=1e-9, atol=1e-14)
 
@@ -109,7 +109,7 @@ def test_neither_the_batch_size_nor_filling_changes_it(kind, curvature):
 def test_drawn_labels_give_the_exact_one_on_average_at_any_batch_size(batch_size):
     network, data, count = draw_network(4, 5), draw_data(20), 3000
     exact, _ = ravel_pytree(diagonal_fisher(KEY, network, data))
-    draws = jax.vmap(lambda k: ravel_pytree(diagonal_fisher(k, network, data, "sampled", batch_size))[0])(
+    draws = jax.jit(jax.vmap(lambda k: ravel_pytree(diagonal_fisher(k, network, data, "sampled", batch_size))[0]))(
         jax.random.split(KEY, count)
     )
     assert jnp.all(jnp.abs(draws.mean(0) - exact) <= 4.5 * draws.std(0) / count**0.5 + 1e-12)

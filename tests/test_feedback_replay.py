@@ -82,7 +82,7 @@ def test_code_and_classes_share_the_body_and_both_train_it(stream):
     batch = Batch(data.inputs[:16], data.labels[:16], jnp.ones(16, bool), data.size)
     weights = (state.network, state.coder, state.decoder)
     of_both, of_classes = (
-        jax.grad(replace(LEARNER, generation=g).loss, argnums=1)(KEY, weights, (first, jnp.int32(0)), batch)
+        jax.jit(jax.grad(replace(LEARNER, generation=g).loss, argnums=1))(KEY, weights, (first, jnp.int32(0)), batch)
         for g in (0.7, 1e-9)
     )
     assert not np.allclose(of_both[0].body[0].weight, of_classes[0].body[0].weight, atol=1e-4)

@@ -130,7 +130,7 @@ def test_each_memory_has_the_gradient_of_its_own_head_and_none_where_nothing_is_
     found = SMALL.memory_gradients(KEY, state.network, past)
     for task, filled in ((0, 20), (1, 13)):
         x, y = (a[task, :filled] for a in (past.others.inputs, past.others.labels))
-        own = jax.grad(lambda net, x=x, y=y: jnp.mean(cross_entropy(logits(net, x), y)))(
+        own = jax.jit(jax.grad(lambda net, x=x, y=y: jnp.mean(cross_entropy(logits(net, x), y))))(
             select_head(state.network, task)
         )
         np.testing.assert_allclose(found.body[0].weight[task], own.body[0].weight, atol=1e-6)
@@ -157,7 +157,7 @@ def test_the_mean_over_samples_is_the_gradient_on_the_whole_memory(stream):
     past = episode(SMALL, state, Task(2, 2))
     sampled = GEMSampled(**SETTINGS, reference=20)
     keys = jax.random.split(KEY, 500)
-    many = jax.vmap(lambda key: sampled.memory_gradients(key, state.network, past).head.bias[1])(keys)
+    many = jax.jit(jax.vmap(lambda key: sampled.memory_gradients(key, state.network, past).head.bias[1]))(keys)
     whole = SMALL.memory_gradients(KEY, state.network, past).head.bias[1]
     error = np.asarray(many.std(axis=0)) / np.sqrt(500)
     assert (np.abs(np.asarray(many.mean(axis=0) - whole)) <= 4 * error + 1e-7).all()

@@ -156,7 +156,7 @@ def test_replay_and_its_labels_come_from_the_frozen_past(stream):
     def gradient(network: Weights, past: GenerativeReplayState = state) -> Float[Array, "heads f c"]:
         """Of the solver's heads."""
         params = (network, state.encoder, state.decoder)
-        return jax.grad(LEARNER.loss, argnums=1)(KEY, params, (past, jnp.int32(1)), batch)[0].head.weight
+        return jax.jit(jax.grad(LEARNER.loss, argnums=1))(KEY, params, (past, jnp.int32(1)), batch)[0].head.weight
 
     plain = gradient(first.network)
     for part in ("decoder", "network"):

@@ -152,7 +152,9 @@ def test_in_the_variant_old_outputs_have_only_their_share_in_the_targets_of_old_
     batch = batch_of([0, 1], [0, 1], jax.random.normal(KEY, (2, 6)))
     network = random(KEY, MLP((4,)), spec)
     learner = replace(VARIANT, distillation=share)
-    found = jax.grad(lambda bias: learner.loss(KEY, with_head_bias(network, bias), before, batch))(network.head.bias)
+    found = jax.jit(jax.grad(lambda bias: learner.loss(KEY, with_head_bias(network, bias), before, batch)))(
+        network.head.bias
+    )
     said, now = (np.asarray(jax.nn.sigmoid(logits_by_head(net, batch.inputs))) for net in (previous, network))
     labels = np.array([[1, 0], [0, 1]])
     wanted = np.stack([share * said[:, 0, 0] + (1 - share) * labels[:, 0], labels[:, 1]], axis=1)

@@ -129,8 +129,8 @@ def test_the_recursion_is_exact_for_conjugate_regression():
 
         # A quadratic: one Newton step from anywhere is its minimum. Only the first prior's precision is isotropic.
         flat, unflatten = jax.flatten_util.ravel_pytree(centre)
-        gradient = jax.grad(lambda v, f=objective, u=unflatten: f(u(v)))(flat)
-        hessian = jax.hessian(lambda v, f=objective, u=unflatten: f(u(v)))(flat)
+        gradient = jax.jit(jax.grad(lambda v, f=objective, u=unflatten: f(u(v))))(flat)
+        hessian = jax.jit(jax.hessian(lambda v, f=objective, u=unflatten: f(u(v))))(flat)
         found = unflatten(flat - jnp.linalg.solve(hessian, gradient))
         mean = rows_of(rotate_back(bases, found, like).head)
         pair = nearest(pair, Kronecker(jnp.asarray(x.T @ x), noise))
@@ -153,7 +153,7 @@ def test_sampled_weights_and_preactivations_have_the_covariance_they_claim():
     np.testing.assert_allclose(drawn.mean(0), h[0] @ layer.weight + layer.bias, atol=0.01)
 
     q = MatrixNormal(from_layers([layer]), (spread,))
-    weights = jax.vmap(lambda k: rows_of(FAMILY.sample(k, q).head).ravel())(jax.random.split(KEY, 200_000))
+    weights = jax.jit(jax.vmap(lambda k: rows_of(FAMILY.sample(k, q).head).ravel()))(jax.random.split(KEY, 200_000))
     np.testing.assert_allclose(np.cov(weights.T), covariance(spread), atol=0.03 * np.abs(covariance(spread)).max())
     variances = np.exp(np.asarray(rows_of(FAMILY.marginals(q).log_var.head))).ravel()
     np.testing.assert_allclose(variances, np.diag(covariance(spread)), rtol=1e-9)
@@ -227,8 +227,8 @@ def test_eigenbasis_and_raw_coordinates_have_the_same_objective_and_gradient(ima
         return jnp.mean(cross_entropy(outputs, labels)) + 0.5 * sum(forms) / 6
 
     layers = tuple(rows_of(layer) for layer in weights.layers)
-    value, gradient = jax.value_and_grad(raw)(layers)
-    ours, turned = jax.value_and_grad(lambda r: learner.loss(KEY, r, held, batch))(rotate(bases, weights))
+    value, gradient = jax.jit(jax.value_and_grad(raw))(layers)
+    ours, turned = jax.jit(jax.value_and_grad(lambda r: learner.loss(KEY, r, held, batch)))(rotate(bases, weights))
     assert float(ours) == pytest.approx(float(value), rel=1e-9)
     for basis, g, t in zip(bases, gradient, turned, strict=True):
         np.testing.assert_allclose(basis.rotate(g), t, rtol=1e-7, atol=1e-10)

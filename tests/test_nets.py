@@ -154,7 +154,7 @@ def per_example(weights: Weights, data: Data):
 
     p = jax.nn.softmax(logits(weights, data.inputs))
     classes = jnp.arange(p.shape[1])
-    gradients = jax.vmap(lambda y: jax.vmap(lambda x: gradient(x, y))(data.inputs))(classes)
+    gradients = jax.jit(jax.vmap(lambda y: jax.vmap(lambda x: gradient(x, y))(data.inputs)))(classes)
     return p.T, gradients
 
 

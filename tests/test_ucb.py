@@ -113,7 +113,7 @@ def test_the_divergence_is_taken_at_the_weights_that_answer_and_divided_by_all_e
 
 def test_drawn_weights_have_the_mean_and_the_spread_of_the_posterior():
     q, n = posterior(), 4000
-    drawn = jax.vmap(lambda key: draw(key, q)[0])(jax.random.split(KEY, n))
+    drawn = jax.jit(jax.vmap(lambda key: draw(key, q)[0]))(jax.random.split(KEY, n))
     for w, m, s in zip(leaves(drawn), leaves(q.mean), leaves(q.std()), strict=True):
         assert (np.abs(w.mean(0) - m) < 5 * s / np.sqrt(n)).all()
         assert (np.abs(w.std(0) / s - 1) < 5 / np.sqrt(2 * n)).all()
@@ -124,8 +124,8 @@ def test_a_guided_step_of_the_means_is_sigma_times_the_plain_one_and_that_of_rho
     step = GuidedStep(dataclasses.replace(LEARNER, optimizer=optimizer))
     q, yes, no = posterior(), jnp.array(True), jnp.array(False)
     carry, progress = step.init(q), jnp.zeros(())
-    (plain, *_), _ = step(KEY, carry, LEARNER.rates(q, no, no), minibatch(), progress)
-    (guided, *_), _ = step(KEY, carry, LEARNER.rates(q, yes, yes), minibatch(), progress)
+    (plain, *_), _ = jax.jit(step)(KEY, carry, LEARNER.rates(q, no, no), minibatch(), progress)
+    (guided, *_), _ = jax.jit(step)(KEY, carry, LEARNER.rates(q, yes, yes), minibatch(), progress)
     for before, a, b, std in zip(
         leaves(q.mean), leaves(plain.mean), leaves(guided.mean), leaves(q.std()), strict=True
     ):
@@ -149,7 +149,7 @@ def test_either_way_of_drawing_expects_the_same_loss():
 
     def losses(draws: str) -> np.ndarray:
         learner = dataclasses.replace(VARIANT, draws=draws, kl_weight=0.0)
-        return np.asarray(jax.vmap(lambda key: learner.loss(key, q, batch))(jax.random.split(KEY, n)))
+        return np.asarray(jax.jit(jax.vmap(lambda key: learner.loss(key, q, batch)))(jax.random.split(KEY, n)))
 
     weights, activations = losses("weights"), losses("activations")
     error = np.sqrt((weights.var() + activations.var()) / n)
@@ -185,8 +185,8 @@ def test_where_the_data_says_nothing_sigma_stays_and_elsewhere_it_falls_but_neve
 def test_the_rate_of_rho_can_rise_as_that_of_the_means_falls():
     step = GuidedStep(dataclasses.replace(VARIANT, schedule="cosine", spread_schedule="opposite"))
     q, batch = select_head(LEARNER.init(KEY, SPEC).posterior, 0), minibatch()
-    (first, *_), _ = step(KEY, step.init(q), q.std(), batch, jnp.zeros(()))
-    (last, *_), _ = step(KEY, step.init(q), q.std(), batch, jnp.ones(()))
+    (first, *_), _ = jax.jit(step)(KEY, step.init(q), q.std(), batch, jnp.zeros(()))
+    (last, *_), _ = jax.jit(step)(KEY, step.init(q), q.std(), batch, jnp.ones(()))
     for before, start, end in zip(leaves(q.rho), leaves(first.rho), leaves(last.rho), strict=True):
         np.testing.assert_array_equal(start, before)
         assert (end != before).any()
