@@ -46,7 +46,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 LONGEST = ("test_docs", "test_sklearn", "test_cli")
 """Files that would keep one process busy when the others are done."""
 MOST_MAPPINGS = 20_000
-MOST_BYTES, MORE_BYTES = 1_400_000_000, 400_000_000
+MOST_BYTES, MORE_BYTES = 1_500_000_000, 250_000_000
 
 # Compiling takes most of the time of the tests; all workers, and later sessions, share what was compiled.
 COMPILED = Path(os.environ.get("VCL_TEST_CACHE") or Path(__file__).parent.parent / ".pytest_cache" / "compiled")
