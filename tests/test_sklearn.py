@@ -37,7 +37,6 @@ DEPEND_ON_THE_METHOD = {
     "check_fit2d_1feature",
     "check_classifiers_one_label",
     "check_classifiers_train",
-    "check_classifiers_classes",
     "check_fit_idempotent",
     "check_methods_subset_invariance",
 }
