@@ -16,15 +16,15 @@ install_import_hook("vcl", "beartype.beartype")
 import ctypes  # noqa: E402
 import functools  # noqa: E402
 import gc  # noqa: E402
+import importlib  # noqa: E402
 import resource  # noqa: E402
 import signal  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
+from collections.abc import Callable, Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-from jax._src.interpreters import mlir  # noqa: E402
 
 from vcl import runs  # noqa: E402
 from vcl.benchmarks.streams import from_arrays  # noqa: E402
@@ -53,8 +53,21 @@ COMPILED = Path(os.environ.get("VCL_TEST_CACHE") or Path(__file__).parent.parent
 jax.config.update("jax_compilation_cache_dir", str(COMPILED))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-# A fresh MLIR context for every program takes a third of the time of a small one; a process can do with one.
-mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+
+
+def one_mlir_context() -> Callable[[], None]:
+    """A fresh context for every program takes a third of the time of a small one; a process can do with one.
+
+    Returns what drops it. JAX does not promise the place, so that with another version tests may only take longer.
+    """
+    mlir = importlib.import_module("jax._src.interpreters.mlir")
+    if not hasattr(mlir, "make_ir_context"):
+        return lambda: None
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+    return mlir.make_ir_context.cache_clear
+
+
+drop_mlir_context = one_mlir_context()
 
 
 def prepare_jax(threads: int) -> None:
@@ -85,7 +98,7 @@ class Room:
         another, cls.group = group != cls.group, group
         if resident() > (cls.most_bytes - MORE_BYTES if another else cls.most_bytes) or mappings > MOST_MAPPINGS:
             jax.clear_caches()
-            mlir.make_ir_context.cache_clear()
+            drop_mlir_context()
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)
             # What cannot be given back must not make every test clear the caches.
