@@ -379,3 +379,14 @@ def test_the_first_task_may_start_wider_than_the_later_ones():
         state = learner.observe(KEY, state, stream.task(stage), data, Fitter())
         spreads.append(float(state.posterior.mean.body[0].weight.std()))
     assert spreads == [pytest.approx(2.0, rel=0.2), pytest.approx(0.1, rel=0.2)]
+
+
+@pytest.mark.parametrize("method", ["vcl", "gvcl", "joint-vcl", "separate-vcl"])
+def test_the_temperature_at_test_time_scales_the_variances_that_predict(method, stream):
+    warm, cold = (make(method, {"hidden": (6,), "test_temperature": each}) for each in (1.0, 0.25))
+    state = warm.init(KEY, stream.spec)
+    q, tempered = (each.readout(KEY, state, stream.task(0), Fitter()) for each in (warm, cold))
+    q, tempered = (getattr(each, "posterior", each) for each in (q, tempered))
+    assert equal(q.mean, tempered.mean)
+    for before, after in zip(jax.tree.leaves(q.log_var), jax.tree.leaves(tempered.log_var), strict=True):
+        np.testing.assert_allclose(np.exp(after), 0.25 * np.exp(before), rtol=1e-5)

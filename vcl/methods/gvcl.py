@@ -126,11 +126,11 @@ class GVCL(VCL):
         """The posterior with the task's FiLM layers, refined on the coreset as in VCL."""
         params = Modulated(select_head(state.posterior, task.head), film_of(state, task.head))
         data = memory.for_readout(state.coreset, state.trained.shape[0], task.index)
-        if int(data.size) == 0:
-            return params
-        key, name = jax.random.fold_in(key, task.head), f"coreset-{task.head + 1}"
-        epochs = self.coreset_epochs or self.epochs
-        return self.modulate(key, name, params, params.posterior, data, fit, epochs, self.schedule)
+        if int(data.size):
+            key, name = jax.random.fold_in(key, task.head), f"coreset-{task.head + 1}"
+            epochs = self.coreset_epochs or self.epochs
+            params = self.modulate(key, name, params, params.posterior, data, fit, epochs, self.schedule)
+        return Modulated(self.tempered(params.posterior), params.film)
 
     def predict(  # type: ignore[override]
         self, key: Key[Array, ""], params: Modulated, inputs: Shaped[Array, "n d"]

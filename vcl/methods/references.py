@@ -185,7 +185,7 @@ class JointVCL(VCL):
         )
 
     def readout(self, key: Key[Array, ""], state: State, task: Task, fit: Fit) -> Gaussian:
-        return select_head(state.posterior, task.head)
+        return self.tempered(select_head(state.posterior, task.head))
 
     def footprint(self, state: State) -> Footprint:
         return Footprint(size(state.posterior), int(state.examples))

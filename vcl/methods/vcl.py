@@ -173,6 +173,9 @@ class VCL(Settings):
     test_softmax: Annotated[
         Literal["head", "all"], "at test time, softmax over the task's head, or over all heads and then restricted"
     ] = "head"
+    test_temperature: Annotated[
+        float, "T, variances are T σ² at test time: below 1 for surer answers; what is learnt stays the same"
+    ] = 1.0
     start: Annotated[
         Literal["fresh", "previous"],
         "begin each task at small random means and variances, or at the previous posterior "
@@ -202,7 +205,7 @@ class VCL(Settings):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        check_positive(self, "train_samples", "test_samples", "prior_std", "variance_rate")
+        check_positive(self, "train_samples", "test_samples", "test_temperature", "prior_std", "variance_rate")
         check_not_negative(self, "init_std", "coreset", "coreset_epochs")
         check_fraction(self, "forgetting")
         for name in ("first_init_std", "further_epochs"):
@@ -253,8 +256,12 @@ class VCL(Settings):
         """The posterior, refined on the coreset: per task where each has its head, merged where all share one."""
         posterior = self.refined(key, state, task, fit)
         if self.test_softmax == "head" or len(state.trained) == 1:
-            return posterior
-        return AllHeads(replace_head(state.posterior, task.head, posterior), jnp.int32(task.head))
+            return self.tempered(posterior)
+        return AllHeads(self.tempered(replace_head(state.posterior, task.head, posterior)), jnp.int32(task.head))
+
+    def tempered(self, q: Gaussian) -> Gaussian:
+        """q with variances T σ²."""
+        return Gaussian(q.mean, jax.tree.map(lambda v: v + math.log(self.test_temperature), q.log_var))
 
     def refined(self, key: Key[Array, ""], state: VCLState, task: Task, fit: Fit) -> Gaussian:
         """The posterior of a task, after training on its coreset."""
