@@ -261,6 +261,8 @@ class VCL(Settings):
 
     def tempered(self, q: Gaussian) -> Gaussian:
         """q with variances T σ²."""
+        if self.test_temperature == 1.0:
+            return q
         return Gaussian(q.mean, jax.tree.map(lambda v: v + math.log(self.test_temperature), q.log_var))
 
     def refined(self, key: Key[Array, ""], state: VCLState, task: Task, fit: Fit) -> Gaussian:
