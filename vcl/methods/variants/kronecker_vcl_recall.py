@@ -322,9 +322,8 @@ def with_classes(
     inputs = pixels(data.inputs)
     old_count, old_mean, old_factor = moments.count[task], moments.mean[task], moments.factor[task]
     number = len(old_count)
-    labels = jnp.where(
-        real, data.labels, number
-    )  # what fills up the array has a class of its own, which is left out
+    # What fills up the array has a class of its own, which is left out.
+    labels = jnp.where(real, data.labels, number)
     count = jnp.zeros(number + 1).at[labels].add(1.0)[:-1]
     mean = jnp.zeros((number + 1, inputs.shape[1])).at[labels].add(inputs)[:-1] / jnp.maximum(count, 1.0)[:, None]
     centred = (inputs - mean[jnp.minimum(labels, number - 1)]) * real[:, None]
