@@ -14,7 +14,8 @@ from typing import Any
 
 from measure import write
 
-from vcl.runs.reproduction import accuracy, kept_results
+from vcl.runs.archive import kept_results
+from vcl.runs.reproduction import accuracy
 
 WANTED = {"split-mnist": 0.985, "permuted-mnist": 0.93}
 

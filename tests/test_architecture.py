@@ -60,6 +60,7 @@ ALLOWED = {
         "analysis",
         "benchmarks",
         "cli",
+        "core",
         "data",
         "errors",
         "files",

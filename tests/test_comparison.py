@@ -14,7 +14,7 @@ from vcl.core import StreamSpec
 from vcl.errors import VclError
 from vcl.methods import METHODS
 from vcl.nets import MLP, ConvNet
-from vcl.runs import comparison, sweep
+from vcl.runs import archive, comparison, sweep
 
 SPEC = StreamSpec((2, 3), "float32", num_classes=2, heads=(0, 1), capacity=10)
 NETWORK = MLP((4,))
@@ -223,6 +223,29 @@ def test_compare_runs_what_is_missing_and_leaves_out_what_is_not_defined(tmp_pat
     table = (tmp_path / "compare" / also[1]).read_text()
     assert f"| finetune | 1 | {100 * before['average_accuracy']:.2f} | " in table
     assert "| noise, total | noise, epistemic |" in table
+
+
+def test_results_that_are_kept_are_not_run_again(tmp_path, monkeypatch, capsys):
+    options = runs.StreamOptions(num_tasks=2)
+    for seed in (0, 1):
+        config = runs.configure("split-digits", "finetune", seed=seed, threads=1, stream=options)
+        made = {**result(0.5 + 0.1 * seed), "benchmark": "split-digits", "seed": seed, "run": config.name}
+        archive.keep({**made, "config": config.settings}, tmp_path / "results")
+    asked = ("compare", "split-digits", "--methods", "finetune", "--num-tasks", 2, "--out", tmp_path / "runs")
+    kept = ("--results", tmp_path / "results", "--json", "--quiet")
+    code, out, _ = call(monkeypatch, capsys, *asked, "--seeds", 2, *kept)
+    assert code == 0
+    assert json.loads(out)[0]["average_accuracy"] == [0.5, 0.6]
+    assert not list((tmp_path / "runs").glob("split-digits-*"))
+    monkeypatch.setattr(
+        sweep, "attempt_all", lambda configs, *_, **__: [{**made, "run": one.name, "seed": 2} for one in configs]
+    )
+    _, out, _ = call(monkeypatch, capsys, *asked, "--seeds", 3, *kept)
+    assert json.loads(out)[0]["average_accuracy"] == [0.5, 0.6, 0.6]
+    (added,) = (tmp_path / "results" / "compare" / "runs").iterdir()
+    assert json.loads(added.read_text())["seed"] == 2
+    code, _, err = call(monkeypatch, capsys, *asked, *kept, "--uncertainty")
+    assert (code, "needs run folders" in err) == (2, True)
 
 
 def test_methods_that_refuse_the_network_are_listed_below_the_table(tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,9 @@ import vcl
 from vcl import runs
 from vcl.cli.app import start
 from vcl.runs import paper, reproduction
+from vcl.runs.archive import kept_results
 from vcl.runs.paper import OWN, TABLES, Cell
-from vcl.runs.reproduction import accuracy, estimate, kept_results, same, survey
+from vcl.runs.reproduction import accuracy, estimate, survey
 
 RESULTS = Path(__file__).parent.parent / "results"
 TINY = Cell(
@@ -54,17 +54,6 @@ def test_results_that_are_kept_count_as_run() -> None:
     found = survey(cell, cell.configs(3), Path("nowhere"), kept)
     assert [result["seed"] for result in found.results] == [0, 1]
     assert [config.seed for config in found.missing] == [2]
-
-
-def test_what_makes_results_the_same(tiny: Path) -> None:
-    config = TINY.configs(1)[0]
-    result = runs.run(config, tiny / "runs")
-    assert same(config, result)
-    assert same(replace(config, threads=7), result)
-    assert same(replace(config, learner=replace(config.learner, noise="threefry")), result)
-    assert not same(replace(config, seed=1), result)
-    assert not same(replace(config, learner=replace(config.learner, epochs=3)), result)
-    assert not same(replace(config, stream=vcl.StreamOptions(num_tasks=3)), result)
 
 
 @pytest.mark.parametrize("epochs", [1, 400])

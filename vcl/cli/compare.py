@@ -33,6 +33,7 @@ from vcl.errors import VclError, choose
 
 if TYPE_CHECKING:
     from vcl.benchmarks import StreamOptions
+    from vcl.core import StreamSpec
     from vcl.nets import Network
     from vcl.runs import RunConfig
     from vcl.runs.comparison import Entry, Row
@@ -78,6 +79,13 @@ def compare(
             negative="",
         ),
     ] = False,
+    results: Annotated[
+        Path | None,
+        Parameter(
+            help="Folder with results, as JSON, that count as run, such as those of another machine; new ones are "
+            "added below it. Not with --uncertainty, which needs run folders."
+        ),
+    ] = None,
     data_dir: DataDir = None,
     checkpoint_seconds: CheckpointSeconds = 15.0,
     dask: Dask = None,
@@ -92,32 +100,43 @@ def compare(
     """
     from vcl import runs
     from vcl.benchmarks import StreamOptions
-    from vcl.runs import comparison, sweep
+    from vcl.runs import archive, comparison, sweep
 
     check_counts(seeds=seeds, jobs=jobs)
+    if results and uncertainty:
+        raise VclError("--uncertainty needs run folders, so that --results cannot stand for them. Leave one out.")
     options = StreamOptions(scenario, num_tasks, permute_first, online, validation)
     common = {"hidden": hidden} if hidden else {}
     if reference is not None:
         choose("method of --methods for --reference", reference, [e.label for e in comparison.entries(methods)])
     configs, refused = configured(benchmark, comparison.entries(methods), seeds, options, common, network)
-    refused |= undefined({label: config for (label, seed), config in configs.items() if seed == 0}, data_dir)
+    spec = spec_of(benchmark, options, data_dir)
+    refused |= undefined({label: config for (label, seed), config in configs.items() if seed == 0}, spec)
     chosen = {place: config for place, config in configs.items() if place[0] not in refused}
     if not chosen:
         reasons = " ".join(f"{label}: {reason}" for label, reason in refused.items())
         raise VclError(f"None of these methods can learn this stream. {reasons}")
-    jobs = min(jobs or runs.available_threads(), len(chosen))
-    found = watched_all(
-        list(chosen.values()),
-        out,
-        jobs,
-        sweep.attempt_all,
-        data_dir,
-        checkpoint_seconds,
-        quiet,
-        dask=dask,
-        tensorboard=tensorboard,
-    )
-    rows, failed = rows_of(chosen, dict(zip(chosen, found, strict=True)), out)
+    kept = archive.kept_results(results) if results and results.is_dir() else []
+    outcomes = {place: found for place, config in chosen.items() if (found := archive.find(config, kept))}
+    missing = {place: config for place, config in chosen.items() if place not in outcomes}
+    if missing:
+        jobs = min(jobs or runs.available_threads(), len(missing))
+        new = watched_all(
+            list(missing.values()),
+            out,
+            jobs,
+            sweep.attempt_all,
+            data_dir,
+            checkpoint_seconds,
+            quiet,
+            dask=dask,
+            tensorboard=tensorboard,
+        )
+        for result in new:
+            if results and not isinstance(result, VclError):
+                archive.keep(result, results / "compare" / "runs")
+        outcomes |= dict(zip(missing, new, strict=True))
+    rows, failed = rows_of(chosen, outcomes, spec)
     parts = [benchmark, scenario, f"{num_tasks}-tasks" if num_tasks else None, network]
     parts += ["x".join(map(str, hidden)) if hidden else None, "validation" if validation else None]
     name, folder = "-".join(part for part in parts if part), tables or out / "compare"
@@ -165,37 +184,43 @@ def configured(
     return configs, refused
 
 
-def undefined(configs: dict[str, "RunConfig"], data_dir: Path | None) -> Refusals:
-    """Why some methods cannot learn this stream, before anything is run."""
+def spec_of(benchmark: str, options: "StreamOptions", data_dir: Path | None) -> "StreamSpec":
+    """What the stream is like, the same for every seed."""
     from vcl.benchmarks import build
+
+    return build(benchmark, options, 0, data_dir, say).spec
+
+
+def undefined(configs: dict[str, "RunConfig"], spec: "StreamSpec") -> Refusals:
+    """Why some methods cannot learn this stream, before anything is run."""
     from vcl.learning import template
 
     refused: Refusals = {}
-    if configs:
-        config = next(iter(configs.values()))
-        spec = build(config.benchmark, config.stream, config.seed, data_dir, say).spec
-        for label, config in configs.items():
-            try:
-                template(config.learner, spec)
-            except VclError as error:
-                refused[label] = str(error)
+    for label, config in configs.items():
+        try:
+            template(config.learner, spec)
+        except VclError as error:
+            refused[label] = str(error)
     return refused
 
 
-def rows_of(configs: Configs, outcomes: dict[tuple[str, int], Any], root: Path) -> tuple[list["Row"], Refusals]:
+def rows_of(
+    configs: Configs, outcomes: dict[tuple[str, int], Any], spec: "StreamSpec"
+) -> tuple[list["Row"], Refusals]:
     """A row for each method all of whose seeds are complete, and why the others failed."""
-    from vcl.runs import StoredRun, comparison
+    from vcl.runs import comparison
 
     rows, failed = [], {}
-    joint = [found for (name, _), found in outcomes.items() if name == "joint" and not isinstance(found, VclError)]
-    for label in dict.fromkeys(label for label, _ in configs):
-        found = [outcome for (name, _), outcome in outcomes.items() if name == label]
+    by_label: dict[str, list[Any]] = {}
+    for label, seed in configs:
+        by_label.setdefault(label, []).append(outcomes[label, seed])
+    joint = [found for found in by_label.get("joint", []) if not isinstance(found, VclError)]
+    for label, found in by_label.items():
         failures = [outcome for outcome in found if isinstance(outcome, VclError)]
         if failures:
             failed[label] = str(failures[-1])
         else:
-            run = StoredRun.open(root / configs[label, 0].name)
-            rows.append(comparison.row(label, found, run.spec, architecture(run.learner), joint))
+            rows.append(comparison.row(label, found, spec, architecture(configs[label, 0].learner), joint))
     return rows, failed
 
 

@@ -59,7 +59,8 @@ def reproduce(
     """
     from vcl import runs
     from vcl.runs import sweep
-    from vcl.runs.reproduction import as_json, in_folder, keep, kept_results, survey
+    from vcl.runs.archive import keep, kept_results
+    from vcl.runs.reproduction import as_json, in_folder, survey
 
     check_counts(jobs=jobs, **({"seeds": seeds} if seeds else {}))
     kept = kept_results(results) if results.is_dir() else []

@@ -1,7 +1,6 @@
 """From the paper's cells to ours: what is there already, how long the rest takes, and the tables."""
 
 import contextlib
-import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +13,10 @@ from jaxtyping import Float, PyTree
 
 from vcl import learning
 from vcl.benchmarks import build
-from vcl.errors import VclError
-from vcl.files import write_atomically, writing
 from vcl.methods import settings_of
+from vcl.runs.archive import find
 from vcl.runs.config import RunConfig
 from vcl.runs.folder import RunFolder
-from vcl.runs.legacy import remake
 from vcl.runs.paper import Cell
 from vcl.runs.results import Result
 from vcl.training import Fitter, NoRecorder
@@ -44,7 +41,7 @@ def survey(cell: Cell, configs: list[RunConfig], root: Path, kept: Sequence[Resu
     """Which runs of a cell are complete, in run folders below `root` or among `kept` results."""
     found = Reproduction(cell, configs)
     for config in configs:
-        result = in_folder(config, root) or next((r for r in kept if same(config, r)), None)
+        result = in_folder(config, root) or find(config, kept, WITHOUT_EFFECT)
         if result is None:
             found.missing.append(config)
         else:
@@ -55,30 +52,6 @@ def survey(cell: Cell, configs: list[RunConfig], root: Path, kept: Sequence[Resu
 def in_folder(config: RunConfig, root: Path) -> Result | None:
     path = root / config.name
     return RunFolder.open(path).result if (path / "result.json").exists() else None
-
-
-def kept_results(folder: Path) -> list[Result]:
-    """All results in JSON files below a folder: single ones, and those that `vcl show --json` put together."""
-    documents: list[Any] = [json.loads(path.read_text()) for path in sorted(folder.rglob("*.json"))]
-    listed: list[Any] = []
-    for document in documents:
-        listed += document.get("runs", [document]) if isinstance(document, dict) else []
-    return [one for one in listed if "accuracy_matrix" in one and "config" in one]
-
-
-def same(config: RunConfig, result: Result) -> bool:
-    """Whether a result is of this configuration, but for the number of threads and the generator of noise."""
-    if (config.benchmark, config.method, config.seed) != (result["benchmark"], result["method"], result["seed"]):
-        return False
-    stream = result["config"]["stream"]
-    if any(stream.get(name, value) != value for name, value in config.settings["stream"].items()):
-        return False
-    try:
-        learner = settings_of(remake({"method": result["method"], "settings": result["config"]["learner"]}))
-    except VclError:
-        return False  # of an earlier version, with settings that this one does not have
-    wanted = settings_of(config.learner)
-    return all(learner[name] == value for name, value in wanted.items() if name not in WITHOUT_EFFECT)
 
 
 class EnoughMeasured(Exception):
@@ -124,14 +97,6 @@ def estimate(config: RunConfig, data_dir: Path | None = None) -> float:
     tasks = len(stream.stages)
     passes = tasks * (tasks + 1) / 2 if config.learner.joint else tasks
     return per_epoch * settings_of(config.learner)["epochs"] * passes
-
-
-def keep(result: Result, folder: Path) -> None:
-    """Write a result as JSON where `kept_results` finds it."""
-    path = folder / f"{result['run']}.json"
-    with writing(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
 
 
 def accuracy(results: Sequence[Result]) -> str:

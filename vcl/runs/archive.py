@@ -1,0 +1,67 @@
+"""Results kept as JSON, without their run folders: what one machine has run counts as run on another."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from vcl.errors import VclError
+from vcl.files import write_atomically, writing
+from vcl.methods import settings_of
+from vcl.runs.config import RunConfig
+from vcl.runs.legacy import remake
+from vcl.runs.results import Result, TaskScores
+
+DIGITS = 6
+"""Decimals of the scores that are kept; accuracies keep all."""
+
+
+def kept_results(folder: Path) -> list[Result]:
+    """All results in JSON files below a folder: single ones, lists, and what `vcl show --json` prints."""
+    return [one for path in sorted(folder.rglob("*.json")) for one in results_in(path)]
+
+
+def results_in(path: Path) -> list[Result]:
+    """The results in one file; other JSON has none."""
+    try:
+        document: Any = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise VclError(f"{path} cannot be read as JSON: {error}. Restore or remove it.") from None
+    listed = document.get("runs", [document]) if isinstance(document, dict) else document
+    if not isinstance(listed, list):
+        return []
+    results = [one for one in listed if isinstance(one, dict) and "accuracy_matrix" in one and "config" in one]
+    return cast(list[Result], results)
+
+
+def same(config: RunConfig, result: Result, without_effect: Sequence[str] = ()) -> bool:
+    """Whether a result is of this configuration, but for the number of threads and settings without an effect."""
+    if (config.benchmark, config.method, config.seed) != (result["benchmark"], result["method"], result["seed"]):
+        return False
+    stream = result["config"]["stream"]
+    if any(stream.get(name, value) != value for name, value in config.settings["stream"].items()):
+        return False
+    try:
+        learner = settings_of(remake({"method": result["method"], "settings": result["config"]["learner"]}))
+    except VclError:
+        return False  # of an earlier version, with settings that this one does not have
+    wanted = settings_of(config.learner)
+    return all(learner[name] == value for name, value in wanted.items() if name not in without_effect)
+
+
+def find(config: RunConfig, kept: Iterable[Result], without_effect: Sequence[str] = ()) -> Result | None:
+    """The result of a configuration among those that are kept."""
+    return next((result for result in kept if same(config, result, without_effect)), None)
+
+
+def keep(result: Result, folder: Path) -> None:
+    """Write a result as JSON where `kept_results` finds it."""
+    path = folder / f"{result['run']}.json"
+    scores = [[rounded(one) for one in row] for row in result["scores"]]
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (json.dumps({**result, "scores": scores}) + "\n").encode())
+
+
+def rounded(scores: TaskScores) -> dict[str, float]:
+    return {name: round(cast(float, value), DIGITS) for name, value in scores.items()}
