@@ -22,7 +22,7 @@ from vcl.analysis.stored import ask, marginals
 from vcl.analysis.units import active_units, information, outgoing, removal_effects
 from vcl.evaluation import in_batches
 from vcl.learning import Snapshot
-from vcl.methods.kronecker_vcl import FAMILY, KroneckerVCL, believed
+from vcl.methods.kronecker_vcl import KroneckerVCL, believed
 from vcl.nets import select_head
 from vcl.posteriors.mean_field import kl_terms
 from vcl.report.figures.drawing import DISTINCT, canvas, caption, saved, tidy
@@ -67,7 +67,8 @@ def measured(now: Snapshot) -> dict[str, Any]:
     found = {"negative_log_likelihood": loss, "active": counts}
     if isinstance(learner, KroneckerVCL):
         posterior = learner.posterior(believed(now.state, 0))
-        divergence = float(FAMILY.kl(posterior, FAMILY.prior(posterior.mean, learner.prior_std)))
+        family = learner.family
+        divergence = float(family.kl(posterior, family.prior(posterior.mean, learner.prior_std)))
     else:
         divergence = float(learner.family.kl(select_head(q, 0), select_head(prior, 0)))
         idle = ~active_units(key, q, probes, trained, effects)[0]

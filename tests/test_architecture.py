@@ -1,6 +1,7 @@
 """Imports point one way, over every package: vocabulary <- numerics <- methods <- runs <- what users see."""
 
 import ast
+import importlib
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import vcl
 
 PACKAGE = Path(vcl.__file__).parent
+BENCH = PACKAGE.parent / "bench"
 
 NUMERICS = {"core", "errors", "nets", "posteriors", "curvature", "memory", "training", "vae", "noise"}
 STORED = {"checkpoints", "files", "learning", "evaluation", "benchmarks", "methods", "runs"}
@@ -106,7 +108,7 @@ def test_imports_point_one_way(part):
 
 
 def test_no_module_is_crowded():
-    sizes = {path.name: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    sizes = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
     assert {name: size for name, size in sizes.items() if size > CROWDED} == {}
 
 
@@ -116,3 +118,12 @@ def test_the_public_names_are_shown_and_are_there():
         assert getattr(vcl, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = vcl.nothing
+
+
+PEERS = ("peers_avalanche", "peers_laplace", "peers_torch", "torch_operators")
+"""They run in an environment of their own, with PyTorch."""
+
+
+@pytest.mark.parametrize("script", [p.stem for p in sorted(BENCH.glob("*.py")) if p.stem not in PEERS])
+def test_benchmarks_use_names_that_exist(script):
+    importlib.import_module(script)

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from vcl.core import check_inputs
+from vcl.core import StreamSpec, check_inputs
 from vcl.errors import VclError
 from vcl.files import open_regular
 
@@ -60,6 +60,21 @@ def as_inputs(x: Any, what: str) -> np.ndarray:
     floats = array.astype(np.float64)
     check_inputs(floats, what)
     return floats.astype(np.float32)
+
+
+def as_taught(inputs: np.ndarray, spec: StreamSpec, what: str) -> np.ndarray:
+    """Inputs with the shape and the type of those that a model was taught."""
+    if inputs.shape[1:] != spec.input_shape and inputs.shape[1:] != (spec.input_size,):
+        raise VclError(
+            f"{what} have shape {inputs.shape}, but this model was taught inputs of shape "
+            f"(examples, {', '.join(map(str, spec.input_shape))}). Give the same features in the same order."
+        )
+    shaped = inputs.reshape(len(inputs), *spec.input_shape)
+    if (inputs.dtype == np.uint8) == (spec.input_dtype == "uint8"):
+        return shaped
+    if spec.input_dtype == "uint8":
+        raise VclError(f"{what} are not uint8, but this model was taught uint8 pixels. Give uint8 from 0 to 255.")
+    return shaped.astype(np.float32) / np.float32(255)
 
 
 def read_npy(path: Path) -> np.ndarray:

@@ -22,6 +22,7 @@ from vcl.inputs import (
     as_inputs,
     as_label_array,
     as_labels,
+    as_taught,
     check_as_many,
     label_from_json,
     label_to_json,
@@ -249,22 +250,7 @@ class Model:
     def _inputs(self, x: Any, what: str) -> np.ndarray:
         """Inputs as an array of the model's type."""
         inputs = as_inputs(x, what)
-        if self._snapshot is None:
-            return inputs
-        spec = self._snapshot.spec
-        if inputs.shape[1:] != spec.input_shape and inputs.shape[1:] != (spec.input_size,):
-            raise VclError(
-                f"{what} have shape {inputs.shape}, but this model was taught inputs of shape "
-                f"(examples, {', '.join(map(str, spec.input_shape))}). Give the same features in the same order."
-            )
-        if (inputs.dtype == np.uint8) == (spec.input_dtype == "uint8"):
-            return inputs.reshape(len(inputs), *spec.input_shape)
-        if spec.input_dtype == "uint8":
-            raise VclError(
-                f"{what} are {np.asarray(x).dtype}, but this model was taught uint8 pixels. "
-                "Give uint8 from 0 to 255."
-            )
-        return inputs.reshape(len(inputs), *spec.input_shape).astype(np.float32) / np.float32(255)
+        return as_taught(inputs, self._snapshot.spec, what) if self._snapshot else inputs
 
     def _spec(
         self,
