@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import equal_search
 import pytest
 from test_cli import refused, vcl  # noqa: F401
 
 from vcl.errors import VclError
+from vcl.methods import METHODS
 from vcl.runs import RunFolder, plans, tuning
 from vcl.runs.events import Channel, Evaluated, Said, Silent, from_json
 from vcl.runs.sinks import MLflow, measurements
@@ -93,6 +95,27 @@ def test_a_search_continues_in_its_storage(write, tmp_path):
     assert {type(c.settings["hidden"]) for c in found} == {list}
     assert tuning.search(plan, tmp_path, 1, attempt) == found
     assert len(tried) == 5
+
+
+def test_the_first_trial_can_be_the_recipe(write, tmp_path):
+    text = SEARCH.replace("trials = 4", "trials = 3\nrecipe_first = true").replace("high = 3", "high = 100")
+    plan = plans.read_plan(write(text))
+    found = tuning.search(plan, tmp_path, 1, lambda configs, prune: [{"average_accuracy": 0.5} for _ in configs])
+    assert len(found) == 3
+    assert found[0].settings == plans.recipe_of(plan) == {"epochs": 30, "learning_rate": 0.001, "hidden": [8]}
+    assert found[1].settings != found[0].settings
+    narrow = plans.read_plan(write(text.replace("high = 100", "high = 3")))
+    with pytest.raises(VclError, match="the recipe has epochs = 30, which"):
+        tuning.search(narrow, tmp_path / "narrow", 1, lambda configs, prune: [])
+
+
+@pytest.mark.parametrize("benchmark", ["split-mnist", "permuted-mnist"])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_equal_searches_have_a_space_for_every_method_with_its_recipe_in_it(benchmark, method):
+    plan = equal_search.plan_for(benchmark, method, trials=15, num_tasks=None)
+    start = tuning.stored(plans.recipe_of(plan), plan.search.space)
+    assert start.keys() == plan.search.space.keys()
+    assert 2 <= len(start) <= 3
 
 
 def test_a_trial_that_was_killed_before_it_had_settings_gets_them(write, tmp_path):

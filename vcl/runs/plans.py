@@ -12,7 +12,8 @@
     hidden = [[50], [100]]
 
 In place of [grid], [search] lets Optuna choose: `trials`, `sampler`, `pruner`, and a [search.space] in which each
-setting has `choices`, or `low` and `high` (with `log = true` or a `step`).
+setting has `choices`, or `low` and `high` (with `log = true` or a `step`). With `recipe_first = true` the first
+trial has the settings of the recipe.
 """
 
 import itertools
@@ -28,13 +29,14 @@ from typing import Any
 from vcl.benchmarks import StreamOptions
 from vcl.errors import VclError, choose
 from vcl.files import read_regular
+from vcl.methods import settings_of
 from vcl.runs.config import RunConfig, configure
 from vcl.runs.results import Result
 
 VALIDATION = 0.1
 MOST_CANDIDATES = 10_000
 KEYS = ("benchmark", "method", "recipe", "seeds", "first_seed", "threads", "stream", "settings", "grid", "search")
-SEARCH_KEYS = ("trials", "sampler", "pruner", "seed", "space")
+SEARCH_KEYS = ("trials", "sampler", "pruner", "seed", "recipe_first", "space")
 
 Settings = dict[str, Any]
 
@@ -48,6 +50,8 @@ class Search:
     sampler: str = "tpe"
     pruner: str = "none"
     seed: int = 0
+    recipe_first: bool = False
+    """Whether the first trial has the settings of the recipe, so that the best is never worse."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,12 @@ def check_grid(plan: Plan) -> None:
         plan.configs(candidate)
 
 
+def recipe_of(plan: Plan) -> Settings:
+    """What the recipe has for the settings that are searched."""
+    used = settings_of(plan.configs({})[0].learner)
+    return {name: used[choose("setting", name, used)] for name in plan.search.space} if plan.search else {}
+
+
 def search_from(table: dict[str, Any]) -> Search:
     """The table [search]."""
     for key in table:
@@ -158,6 +168,8 @@ def search_from(table: dict[str, Any]) -> Search:
             )
     if type(table.get("seed", 0)) is not int or table.get("seed", 0) < 0:
         raise VclError(f"[search] seed must be a whole number from 0, but it is {table['seed']!r}.")
+    if type(table.get("recipe_first", False)) is not bool:
+        raise VclError(f"[search] recipe_first must be true or false, but it is {table['recipe_first']!r}.")
     choose("sampler", table.get("sampler", "tpe"), ("tpe", "random"))
     choose("pruner", table.get("pruner", "none"), ("none", "median", "hyperband"))
     return Search(**table)

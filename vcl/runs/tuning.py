@@ -7,7 +7,7 @@ from typing import Any
 from vcl.errors import VclError
 from vcl.files import writing
 from vcl.runs.config import RunConfig
-from vcl.runs.plans import Candidate, Plan, Search, Settings, judged
+from vcl.runs.plans import Candidate, Plan, Search, Settings, judged, recipe_of
 from vcl.runs.status import RunStatus
 from vcl.runs.sweep import Outcome, Prune, Pruned
 
@@ -26,7 +26,8 @@ def search(plan: Plan, root: Path, at_once: int, attempt: Attempt) -> list[Candi
     while True:
         trials = study.get_trials(deepcopy=False)
         running = [under_way(study, t, wanted.space) for t in trials if t.state == optuna.trial.TrialState.RUNNING]
-        missing = min(at_once, wanted.trials - (len(trials) - len(running))) - len(running)
+        ended = sum(trial.state.is_finished() for trial in trials)
+        missing = min(at_once, wanted.trials - ended) - len(running)
         batch = running + [ask(study, wanted.space) for _ in range(max(0, missing))]
         if not batch:
             break
@@ -150,8 +151,32 @@ def open_study(plan: Plan, wanted: Search, root: Path) -> Any:
             "begin the search anew; complete runs are not made again."
         ) from None
     # A study that continues must not draw again what it drew at its start.
-    study.sampler = samplers[wanted.sampler](seed=wanted.seed + len(study.get_trials(deepcopy=False)))
+    made = len(study.get_trials(deepcopy=False))
+    study.sampler = samplers[wanted.sampler](seed=wanted.seed + made)
+    if wanted.recipe_first and not made:
+        study.enqueue_trial(stored(recipe_of(plan), wanted.space))
     return study
+
+
+def stored(settings: Settings, space: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Settings as the storage has them, choices by their numbers.
+
+    >>> stored({"epochs": 3, "hidden": [8]}, {"epochs": {"low": 1, "high": 5}, "hidden": {"choices": [[4], [8]]}})
+    {'epochs': 3, 'hidden': 1}
+    """
+    values = {}
+    for name, value in settings.items():
+        choices = space[name].get("choices")
+        if choices is not None and value in choices:
+            values[name] = choices.index(value)
+        elif choices is None and space[name]["low"] <= value <= space[name]["high"]:
+            values[name] = value
+        else:
+            raise VclError(
+                f"recipe_first: the recipe has {name} = {value!r}, which [search.space] does not include. Widen it, "
+                "or leave recipe_first out."
+            )
+    return values
 
 
 def imported() -> Any:

@@ -1,0 +1,106 @@
+"""The same search for every method: as many trials, over declared ranges, pruned early, on validation data.
+
+    .venv/bin/python bench/equal_search.py split-mnist
+    .venv/bin/python bench/equal_search.py permuted-mnist --methods ewc,laplace --num-tasks 5
+
+bench/spaces.toml declares what is varied for each method. Optuna's sampler chooses; the first trial has the settings
+of the recipe `fast`, so that the best is never worse on validation data. After five trials, one that lies below the
+median of the others after some task is given up. The seed, 100, is one that no table of results uses. Runs and the
+searches' storage are kept in the folder that --out names, so that the same command continues; results/search/equal
+gets every trial, and a table of the best.
+"""
+
+import argparse
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from vcl.benchmarks import STREAMS
+from vcl.methods import METHODS
+from vcl.runs import sweep
+from vcl.runs.plans import Candidate, Plan, best_first, plan_from
+from vcl.runs.tuning import search
+
+SPACES = Path(__file__).parent / "spaces.toml"
+OUTCOMES = Path(__file__).parent.parent / "results" / "search" / "equal"
+SEED = 100
+
+
+def plan_for(benchmark: str, method: str, trials: int, num_tasks: int | None) -> Plan:
+    """The search of one method."""
+    space = tomllib.loads(SPACES.read_text())[STREAMS[benchmark].family][method]
+    looked_for = {"trials": trials, "pruner": "median", "recipe_first": True, "space": space}
+    document: dict[str, Any] = {"benchmark": benchmark, "method": method, "first_seed": SEED, "search": looked_for}
+    if num_tasks:
+        document["stream"] = {"num_tasks": num_tasks}
+    return plan_from(document, "-".join(["equal", benchmark, method, *([str(num_tasks)] if num_tasks else [])]))
+
+
+def as_document(plan: Plan, found: list[Candidate]) -> dict[str, Any]:
+    """All that is worth keeping of a search, in the order of its trials; the first is the recipe."""
+    return {
+        "benchmark": plan.benchmark,
+        "method": plan.method,
+        "num_tasks": plan.stream.num_tasks,
+        "validation": plan.stream.validation,
+        "seed": plan.first_seed,
+        "space": plan.search.space if plan.search else {},
+        "trials": [{"settings": c.settings, "accuracy": c.accuracy, "note": c.note} for c in found],
+    }
+
+
+def summary(documents: list[dict[str, Any]]) -> str:
+    """A line for each method: the recipe and the best of its trials, in per cent."""
+    lines = ["| method | tasks | recipe `fast` | best | settings of the best | trials | given up |"]
+    lines.append("| --- | ---: | ---: | ---: | --- | ---: | ---: |")
+    for document in documents:
+        trials = [
+            Candidate(t["settings"], () if t["accuracy"] is None else (t["accuracy"],)) for t in document["trials"]
+        ]
+        best, recipe = best_first(trials)[0], trials[0]
+        chosen = "the recipe" if best.settings == recipe.settings else readable(best.settings)
+        accuracies = [f"{100 * one.accuracy:.2f}" if one.accuracy is not None else "–" for one in (recipe, best)]
+        given_up = sum(t["note"] == "PRUNED" for t in document["trials"])
+        cells = [document["method"], str(document["num_tasks"] or "all"), *accuracies, chosen]
+        lines.append(f"| {' | '.join(cells)} | {len(trials)} | {given_up} |")
+    return "\n".join(lines) + "\n"
+
+
+def readable(settings: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in settings.items()
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "benchmark", choices=[name for name, one in STREAMS.items() if one.family in ("split", "permuted")]
+    )
+    parser.add_argument("--methods", default="all", help="names with commas between, or all")
+    parser.add_argument("--trials", type=int, default=15)
+    parser.add_argument("--num-tasks", type=int, help="the first tasks only")
+    parser.add_argument("--out", type=Path, default=Path("runs/search"))
+    asked = parser.parse_args()
+    names = list(METHODS) if asked.methods == "all" else asked.methods.split(",")
+    OUTCOMES.mkdir(parents=True, exist_ok=True)
+    for number, method in enumerate(names):
+        plan = plan_for(asked.benchmark, method, asked.trials, asked.num_tasks)
+        print(f"{method}: search {number + 1} of {len(names)}", file=sys.stderr, flush=True)
+
+        def attempt(configs: Any, prune: Any) -> Any:
+            return sweep.attempt_all(configs, asked.out, 1, watch=lambda *_: None, prune=prune)
+
+        found = search(plan, asked.out, 1, attempt)
+        path = OUTCOMES / f"{asked.benchmark}-{method}.json"
+        path.write_text(json.dumps(as_document(plan, found), indent=1) + "\n")
+    kept = [json.loads(path.read_text()) for path in sorted(OUTCOMES.glob(f"{asked.benchmark}-*.json"))]
+    text = f"# Equal searches on {asked.benchmark}: accuracy on validation data (%), seed {SEED}\n\n{summary(kept)}"
+    (OUTCOMES / f"{asked.benchmark}.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
