@@ -1,6 +1,7 @@
 """Shapes and types of every function in vcl are checked while the tests run."""
 
 import os
+from pathlib import Path
 
 # Programs in tests run for a moment: optimising them takes longer than it saves. Subprocesses take it over.
 os.environ.setdefault(
@@ -9,7 +10,13 @@ os.environ.setdefault(
     "--xla_cpu_parallel_codegen_split_count=1 --xla_cpu_enable_concurrency_optimized_scheduler=false",
 )
 
-from jaxtyping import install_import_hook
+# Compiling takes most of the time: all workers, their subprocesses and later sessions share what was compiled.
+COMPILED = Path(os.environ.get("VCL_TEST_CACHE") or Path(__file__).parent.parent / ".pytest_cache" / "compiled")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(COMPILED.absolute())
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+from jaxtyping import install_import_hook  # noqa: E402
 
 install_import_hook("vcl", "beartype.beartype")
 
@@ -20,16 +27,13 @@ import importlib  # noqa: E402
 import resource  # noqa: E402
 import signal  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
-from pathlib import Path  # noqa: E402
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-from vcl import runs  # noqa: E402
 from vcl.benchmarks.streams import from_arrays  # noqa: E402
 from vcl.core import Stream  # noqa: E402
-from vcl.runs import execute  # noqa: E402
 
 # The oldest version that is supported has it elsewhere: `make test-jax`.
 if not hasattr(jax, "enable_x64"):
@@ -48,12 +52,6 @@ LONGEST = ("test_docs", "test_sklearn", "test_cli")
 MOST_MAPPINGS = 20_000
 MOST_BYTES, MORE_BYTES = 1_500_000_000, 250_000_000
 
-# Compiling takes most of the time of the tests; all workers, and later sessions, share what was compiled.
-COMPILED = Path(os.environ.get("VCL_TEST_CACHE") or Path(__file__).parent.parent / ".pytest_cache" / "compiled")
-jax.config.update("jax_compilation_cache_dir", str(COMPILED))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
 
 def one_mlir_context() -> Callable[[], None]:
     """A fresh context for every program takes a third of the time of a small one; a process can do with one.
@@ -68,14 +66,6 @@ def one_mlir_context() -> Callable[[], None]:
 
 
 drop_mlir_context = one_mlir_context()
-
-
-def prepare_jax(threads: int) -> None:
-    """Commands that are called within the tests would keep long programs only, in the user's folder."""
-    os.environ["NPROC"] = str(threads)
-
-
-runs.prepare_jax = execute.prepare_jax = prepare_jax
 
 
 def resident() -> int:

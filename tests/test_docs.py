@@ -43,10 +43,9 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-    """In a folder of its own, with the compilation cache of the tests."""
+    """In a folder of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NPROC", "1")
-    monkeypatch.setattr(runs, "prepare_jax", lambda threads: None)
 
 
 # Python

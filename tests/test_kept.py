@@ -14,7 +14,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from vcl import Model, VclError, runs
+from vcl import Model, VclError
 from vcl.cli.app import start
 from vcl.cli.learn import as_csv
 from vcl.evaluation import Prediction
@@ -29,7 +29,6 @@ SMALL = ("--hidden", "8", "--epochs", "30", "--quiet")
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runs, "prepare_jax", lambda threads: None)
 
 
 def vcl(*tokens: str) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import vcl
-from vcl import runs
 from vcl.cli.app import start
 from vcl.runs import paper, reproduction
 from vcl.runs.archive import kept_results
@@ -25,7 +24,6 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paper, "TABLES", {"table1": (TINY,)})
     monkeypatch.setattr(reproduction, "MEASURED_SECONDS", 0.01)
-    monkeypatch.setattr(runs, "prepare_jax", lambda threads: None)
     return tmp_path
 
 

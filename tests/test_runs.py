@@ -219,6 +219,22 @@ def test_compiled_programs_of_many_configurations_do_not_pile_up(tmp_path, monke
     assert cleared
 
 
+def test_compiled_programs_are_kept_in_the_users_folder_unless_jax_is_told_another(monkeypatch):
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    monkeypatch.setenv("NPROC", "2")
+    try:
+        execute.prepare_jax(1)
+        assert {name: getattr(jax.config, name) for name in names} == before, "as the tests have told it"
+        monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+        execute.prepare_jax(1)
+        assert Path(jax.config.jax_compilation_cache_dir).parts[-2:] == ("vcl", "compiled")
+        assert runs.available_threads() == 1
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
 def test_a_failure_in_one_process_is_told(tmp_path):
     configs = [runs.configure("split-digits", threads=1, learning_rate=1e30, **SMALL)]
     with pytest.raises(VclError, match="learning rate"):

@@ -32,8 +32,13 @@ Tracing = Callable[[RunFolder, int], Tracer]
 
 
 def prepare_jax(threads: int) -> None:
-    """Use so many cores, and keep compiled programs. To be called before anything is computed."""
+    """Use so many cores, and keep compiled programs. To be called before anything is computed.
+
+    If JAX's own variable JAX_COMPILATION_CACHE_DIR is set, it and its companions decide where and which are kept.
+    """
     os.environ["NPROC"] = str(threads)
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return
     jax.config.update("jax_compilation_cache_dir", str(user_cache_path("vcl") / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 
