@@ -1,7 +1,6 @@
 """Kronecker VCL that recalls earlier tasks by Gaussian inputs."""
 
 import dataclasses
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -12,25 +11,19 @@ from conftest import blobs, make_stream
 
 from vcl.benchmarks import StreamOptions, build
 from vcl.core import Examples
-from vcl.methods.base.eigenbasis import bases_of, rotate, rotate_back, rotated_logits
+from vcl.methods.base.eigenbasis import bases_of, rotate, rotated_logits
 from vcl.methods.kronecker_vcl import Held, believed
 from vcl.methods.variants.kronecker_vcl_recall import (
     KroneckerVCLRecall,
     Moments,
-    RecalledClasses,
     draw,
-    draw_classes,
     mean_divergence,
     moved,
-    moved_classes,
-    no_classes,
     rotated_moments,
-    with_classes,
     with_task,
 )
 from vcl.nets import logits, select_head
-from vcl.runs.fold import Interrupted, learn
-from vcl.runs.folder import RunFolder
+from vcl.runs.fold import learn
 from vcl.training import Fitter, to_device
 
 KEY = jax.random.key(0)
@@ -134,135 +127,6 @@ def test_forgetting_gives_up_a_part_of_what_is_recalled():
     assert state.moments.count.tolist() == [45.0, 47.0, 0.0]
 
 
-CLASSES = dataclasses.replace(SMALL, recall_by="class")
-
-
-def labelled(count=300):
-    """Inputs within [0, 1] whose classes have means of their own, and their labels."""
-    rng = np.random.default_rng(0)
-    labels = rng.choice(3, count, p=[0.5, 0.3, 0.2])
-    centres, mixing = rng.uniform(0.3, 0.7, (3, 6)), 0.05 * rng.normal(size=(6, 6))
-    return np.clip(centres[labels] + rng.normal(size=(count, 6)) @ mixing, 0, 1).astype(np.float32), labels
-
-
-def classes_of(inputs, labels, *splits, tasks=2, rank=6, classes=4):
-    moments = no_classes(tasks, classes, rank, 6)
-    for rows in np.split(np.arange(len(labels)), splits):
-        moments = with_classes(moments, 1, 0, to_device(Examples(inputs[rows], labels[rows]), len(labels) + 5))
-    return moments
-
-
-def around_classes(inputs, labels):
-    means = np.stack([inputs[labels == c].mean(0) for c in range(3)])
-    centred = inputs - means[labels]
-    return means, centred.T @ centred / len(labels)
-
-
-@pytest.mark.parametrize("splits", [(), (40, 110)])
-def test_moments_of_classes_are_those_of_the_data_given_the_class(splits):
-    inputs, labels = labelled()
-    moments = classes_of(inputs, labels, *splits)
-    means, covariance = around_classes(inputs, labels)
-    np.testing.assert_allclose(moments.mean[1, :3], means, atol=1e-6)
-    np.testing.assert_allclose(moments.factor[1].T @ moments.factor[1], covariance, atol=1e-6)
-    assert moments.count[1].tolist() == [*np.bincount(labels), 0]
-    np.testing.assert_array_equal(moments.least[1], inputs.min(0))
-    np.testing.assert_array_equal(moments.greatest[1], inputs.max(0))
-    assert not any(bool(leaf[0].any()) for leaf in jax.tree.leaves(moments))
-
-
-def test_a_class_that_comes_later_has_its_own_mean_at_once():
-    inputs, labels = labelled()
-    order = np.argsort(labels, kind="stable")
-    inputs, labels = inputs[order], labels[order]
-    moments = classes_of(inputs, labels, int((labels == 0).sum()))
-    means, covariance = around_classes(inputs, labels)
-    np.testing.assert_allclose(moments.mean[1, :3], means, atol=1e-6)
-    np.testing.assert_allclose(moments.factor[1].T @ moments.factor[1], covariance, atol=1e-6)
-
-
-def test_inputs_drawn_by_class_have_the_moments_of_the_data():
-    inputs, labels = labelled()
-    moments = classes_of(inputs, labels)
-    without_range = dataclasses.replace(moments, least=moments.least - 99, greatest=moments.greatest + 99)
-    number = 40_000
-    flat = np.asarray(draw_classes(KEY, without_range, number)[0]).reshape(-1, 6)
-    error = 5 * inputs.std(0).max() / np.sqrt(number)
-    np.testing.assert_allclose(flat.mean(0), inputs.mean(0), atol=error)
-    # Between classes and around their means: the covariance of all inputs together.
-    np.testing.assert_allclose(np.cov(flat.T), np.cov(inputs.T, bias=True), atol=5 * inputs.var(0).max() / 100)
-
-
-def test_inputs_drawn_by_class_stay_within_the_range_of_the_data():
-    inputs, labels = labelled()
-    moments = classes_of(inputs, labels)
-    wide = dataclasses.replace(moments, factor=10 * moments.factor)
-    drawn = np.asarray(draw_classes(KEY, wide, 4_000)[0]).reshape(-1, 6)
-    np.testing.assert_array_equal(drawn.min(0), inputs.min(0))
-    np.testing.assert_array_equal(drawn.max(0), inputs.max(0))
-
-
-def test_room_for_more_tasks_and_classes_does_not_change_the_draw():
-    inputs, labels = labelled()
-    small, large = classes_of(inputs, labels), classes_of(inputs, labels, tasks=5, classes=9)
-    np.testing.assert_array_equal(draw_classes(KEY, small, 512)[0], draw_classes(KEY, large, 512)[0])
-
-
-def test_the_footprint_counts_means_of_classes_directions_and_range():
-    stream = make_stream(shared_head=True)
-    spec = stream.spec
-    state = CLASSES.init(KEY, spec)
-    width = spec.input_size
-    a_task = (spec.num_classes + min(CLASSES.rank, width) + 2) * width + spec.num_classes + 1
-    plain = CLASSES.footprint(state).parameters - spec.num_tasks * a_task
-    of_tasks = SMALL.footprint(SMALL.init(KEY, spec)).parameters
-    assert plain == of_tasks - spec.num_tasks * ((min(SMALL.rank, width) + 1) * width + 2)
-    assert CLASSES.footprint(state).stored_examples == 0
-
-
-@pytest.mark.parametrize("shared_head", [True, False])
-def test_answers_by_class_are_those_of_the_network_and_do_not_move_with_it(shared_head):
-    stream = make_stream(shared_head=shared_head)
-    data = to_device(stream.train(0), stream.spec.capacity)
-    state = CLASSES.observe(KEY, CLASSES.init(KEY, stream.spec), stream.task(0), data, Fitter())
-    belief = believed(state, 0)
-    bases = bases_of(belief.pairs)
-    recalled = CLASSES.recollection(state, bases)
-    assert isinstance(recalled, RecalledClasses)
-    held = Held(bases, rotate(bases, belief.mean), CLASSES.posterior(belief).spreads, belief.mean, recalled)
-
-    def distance(rotated):
-        return moved_classes(KEY, rotated, held, recalled, 64)
-
-    assert float(distance(held.centre)) == pytest.approx(0.0, abs=1e-6)
-    away = jax.tree.map(lambda w: w + 0.3, held.centre)
-    head = jax.grad(distance)(away)[-1]
-    assert bool(jnp.any(head != 0)) == shared_head
-    # The same by hand: KL between the answers before and now to the inputs that are drawn.
-    inputs = draw_classes(KEY, state.moments, 64)[0].reshape(-1, stream.spec.input_size)
-    now = rotate_back(bases, away, belief.mean)
-    if not shared_head:
-        now = dataclasses.replace(now, head=belief.mean.head)
-    p, q = (np.asarray(jax.nn.softmax(logits(w, inputs))) for w in (belief.mean, now))
-    assert float(distance(away)) == pytest.approx(np.mean(scipy.special.rel_entr(p, q).sum(1)), rel=1e-4)
-
-
-def test_classes_that_come_in_turn_are_told_apart_by_class_too():
-    stream = build("split-digits", StreamOptions(scenario="class", num_tasks=3), seed=0)
-    learner = KroneckerVCLRecall(hidden=(30,), epochs=15, batch_size=32, recall_by="class")
-    assert min(learn(learner, stream)["accuracy_matrix"][-1]) > 0.8
-
-
-def test_forgetting_gives_up_a_part_of_what_is_recalled_by_class():
-    stream = make_stream(shared_head=True)
-    learner = dataclasses.replace(CLASSES, forgetting=0.25)
-    state = learner.init(KEY, stream.spec)
-    for stage in range(2):
-        data = to_device(stream.train(stage), stream.spec.capacity)
-        state = learner.observe(KEY, state, stream.task(stage), data, Fitter())
-    np.testing.assert_allclose(state.moments.count.sum(1), [45.0, 47.0, 0.0])
-
-
 def test_softer_answers_are_compared_by_their_logits():
     before, now = jax.random.normal(KEY, (2, 50, 4))
     p, q = (np.asarray(jax.nn.softmax(z / 2.0)) for z in (before, now))
@@ -270,34 +134,3 @@ def test_softer_answers_are_compared_by_their_logits():
     assert float(mean_divergence(before, now, 2.0)) == pytest.approx(expected, rel=1e-4)
     change = np.asarray(now - before)
     assert float(mean_divergence(before, now, 100.0)) == pytest.approx(0.5 * change.var(1).mean(), rel=0.03)
-
-
-def learnt_by_class(stream, *, grown):
-    spec = dataclasses.replace(stream.spec, heads=stream.spec.heads[:1]) if grown else stream.spec
-    state = CLASSES.init(KEY, spec)
-    for stage in range(3):
-        wider = dataclasses.replace(stream.spec, heads=stream.spec.heads[: stage + 1]) if grown else stream.spec
-        state, spec = CLASSES.grow(KEY, state, spec, wider), wider
-        data = to_device(stream.train(stage), spec.capacity)
-        state = CLASSES.observe(jax.random.fold_in(KEY, stage), state, stream.task(stage), data, Fitter())
-    return state
-
-
-@pytest.mark.parametrize("shared_head", [True, False])
-def test_growing_by_class_equals_allocating_all_at_once(shared_head):
-    stream = make_stream(shared_head=shared_head)
-    states = [learnt_by_class(stream, grown=grown) for grown in (True, False)]
-    for one, other in zip(*map(jax.tree.leaves, states), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_a_run_by_class_resumes_to_the_bit(tmp_path):
-    stream = make_stream(shared_head=True)
-    whole = learn(CLASSES, stream)
-    folder = RunFolder.create(tmp_path / "run", {"stages": stream.stages})
-    answers = itertools.chain([False] * 3, itertools.repeat(True))
-    with pytest.raises(Interrupted):
-        learn(CLASSES, stream, folder=folder, stop=answers.__next__, seconds_between_checkpoints=0.0)
-    result = learn(CLASSES, stream, folder=folder)
-    assert result["state_sha256"] == whole["state_sha256"]
-    assert result["accuracy_matrix"] == whole["accuracy_matrix"]

@@ -23,15 +23,22 @@ LATER = {"noise": "threefry", "zero_inputs": "train"}
 """Settings that came later and whose default is not what was done before, with what was done."""
 
 
+GONE = {"recall_by": "task"}
+"""Settings that were taken out, with the value that is the only one now."""
+
+
 def completed(method: str, settings: Settings, methods: Methods = METHODS) -> Settings:
-    """Settings as an earlier version stored them, with those that came later.
+    """Settings as an earlier version stored them, with those that came later and without those that are gone.
 
     >>> completed("vcl", {"epochs": 3})
     {'noise': 'threefry', 'zero_inputs': 'train', 'epochs': 3}
+    >>> completed("kronecker-vcl-recall", {"recall_by": "task"})
+    {'noise': 'threefry'}
     """
     kind: Any = methods[choose("method", method, methods)]
     known = {field.name for field in dataclasses.fields(kind)}
-    return {**{name: value for name, value in LATER.items() if name in known}, **settings}
+    kept = {name: value for name, value in settings.items() if GONE.get(name, ...) != value}
+    return {**{name: value for name, value in LATER.items() if name in known}, **kept}
 
 
 def remake(facts: Settings, methods: Methods = METHODS) -> Learner:
