@@ -15,6 +15,7 @@ from vcl.errors import VclError
 from vcl.methods import METHODS
 from vcl.nets import MLP, ConvNet
 from vcl.runs import archive, comparison, sweep
+from vcl.runs.results import Result
 
 SPEC = StreamSpec((2, 3), "float32", num_classes=2, heads=(0, 1), capacity=10)
 NETWORK = MLP((4,))
@@ -230,13 +231,17 @@ def test_results_that_are_kept_are_not_run_again(tmp_path, monkeypatch, capsys):
     for seed in (0, 1):
         config = runs.configure("split-digits", "finetune", seed=seed, threads=1, stream=options)
         made = {**result(0.5 + 0.1 * seed), "benchmark": "split-digits", "seed": seed, "run": config.name}
-        archive.keep({**made, "config": config.settings}, tmp_path / "results")
+        made |= dict.fromkeys(Result.__required_keys__ - made.keys()) | {"config": config.settings}
+        archive.keep(made, tmp_path / "results")
     asked = ("compare", "split-digits", "--methods", "finetune", "--num-tasks", 2, "--out", tmp_path / "runs")
     kept = ("--results", tmp_path / "results", "--json", "--quiet")
     code, out, _ = call(monkeypatch, capsys, *asked, "--seeds", 2, *kept)
     assert code == 0
     assert json.loads(out)[0]["average_accuracy"] == [0.5, 0.6]
     assert not list((tmp_path / "runs").glob("split-digits-*"))
+    # One that was kept for its accuracies alone is not enough for a table.
+    partial = {name: value for name, value in made.items() if name not in ("steps", "parameters")}
+    (tmp_path / "results" / "partial.json").write_text(json.dumps({**partial, "seed": 2}))
     monkeypatch.setattr(
         sweep, "attempt_all", lambda configs, *_, **__: [{**made, "run": one.name, "seed": 2} for one in configs]
     )

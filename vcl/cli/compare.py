@@ -117,6 +117,7 @@ def compare(
         reasons = " ".join(f"{label}: {reason}" for label, reason in refused.items())
         raise VclError(f"None of these methods can learn this stream. {reasons}")
     kept = archive.kept_results(results) if results and results.is_dir() else []
+    kept = [result for result in kept if archive.is_whole(result)]
     outcomes = {place: found for place, config in chosen.items() if (found := archive.find(config, kept))}
     missing = {place: config for place, config in chosen.items() if place not in outcomes}
     if missing:

@@ -34,6 +34,11 @@ def results_in(path: Path) -> list[Result]:
     return cast(list[Result], results)
 
 
+def is_whole(result: Result) -> bool:
+    """Whether a result has all that `result.json` has; those kept for their accuracies alone have less."""
+    return Result.__required_keys__ <= result.keys()
+
+
 def same(config: RunConfig, result: Result, without_effect: Sequence[str] = ()) -> bool:
     """Whether a result is of this configuration, but for the number of threads and settings without an effect."""
     if (config.benchmark, config.method, config.seed) != (result["benchmark"], result["method"], result["seed"]):
