@@ -34,7 +34,8 @@ class Cluster:
         addresses = folder / "scheduler.json"
         common = ["--scheduler-file", str(addresses)]
         self.start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", *common)
-        wait_for(addresses.exists)
+        # The file is there before its contents are.
+        wait_for(lambda: addresses.exists() and addresses.read_text().rstrip().endswith("}"))
         self.address = json.loads(addresses.read_text())["address"]
         self.workers = [
             self.start(
