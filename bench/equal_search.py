@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vcl.benchmarks import STREAMS
+from vcl.errors import VclError, choose
 from vcl.methods import METHODS
 from vcl.runs import sweep
 from vcl.runs.plans import Candidate, Plan, best_first, plan_from
@@ -30,7 +31,8 @@ SEED = 100
 
 def plan_for(benchmark: str, method: str, trials: int, num_tasks: int | None) -> Plan:
     """The search of one method."""
-    space = tomllib.loads(SPACES.read_text())[STREAMS[benchmark].family][method]
+    spaces = tomllib.loads(SPACES.read_text())[STREAMS[benchmark].family]
+    space = spaces[choose("method", method, spaces)]
     looked_for = {"trials": trials, "pruner": "median", "recipe_first": True, "space": space}
     document: dict[str, Any] = {"benchmark": benchmark, "method": method, "first_seed": SEED, "search": looked_for}
     if num_tasks:
@@ -85,9 +87,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
     asked = parser.parse_args()
     names = list(METHODS) if asked.methods == "all" else asked.methods.split(",")
+    try:
+        plans = [plan_for(asked.benchmark, method, asked.trials, asked.num_tasks) for method in names]
+    except VclError as error:
+        parser.error(str(error))
     OUTCOMES.mkdir(parents=True, exist_ok=True)
-    for number, method in enumerate(names):
-        plan = plan_for(asked.benchmark, method, asked.trials, asked.num_tasks)
+    for number, (method, plan) in enumerate(zip(names, plans, strict=True)):
         print(f"{method}: search {number + 1} of {len(names)}", file=sys.stderr, flush=True)
 
         def attempt(configs: Any, prune: Any) -> Any:

@@ -2,11 +2,10 @@
 
     .venv/bin/python bench/recalled_inputs.py
 
-`kronecker-vcl-recall` holds on to what a network answers to such inputs. Here a network learns MNIST, and a second
-one, of the same size and from a random start, learns nothing but the first one's answers to drawn inputs. What it
-then knows of real digits (test data: nothing is chosen by it) is what the drawn inputs tell of them. Varied are the
-number of leading directions of the covariance, the softness of the answers, and whether draws are cut off at the
-range of the data.
+`kronecker-vcl-recall` preserves the predictions of a network on such inputs. Here a first network is trained on
+MNIST, and a second one of the same size is distilled from it, from a random start, on drawn inputs only. The
+accuracy of the second network on test data shows how much the drawn inputs convey. The number of leading
+directions of the covariance, the softness, and clipping to the range of the data are varied.
 """
 
 import argparse

@@ -43,7 +43,8 @@ def test_what_is_kept_is_found_again_alone_in_a_list_or_as_show_prints_it(tmp_pa
     keep(result(), tmp_path / "single")
     (tmp_path / "list.json").write_text(json.dumps([result(replace(CONFIG, seed=1))]))
     (tmp_path / "shown.json").write_text(json.dumps({"mean": 1, "runs": [result(replace(CONFIG, seed=2))]}))
-    (tmp_path / "other.json").write_text(json.dumps({"something": "else"}))
+    others = [{"something": "else"}, 3, {**result(), "config": None}, {**result(), "config": {"stream": []}}]
+    (tmp_path / "other.json").write_text(json.dumps(others))
     kept = kept_results(tmp_path)
     assert sorted(one["seed"] for one in kept) == [0, 1, 2]
     again = find(CONFIG, kept)

@@ -1,4 +1,4 @@
-"""Smaller and larger networks that predict the same, and learning that goes on from them."""
+"""Smaller and larger networks with the same predictions, and further training of them."""
 
 import json
 

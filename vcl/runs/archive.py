@@ -30,8 +30,15 @@ def results_in(path: Path) -> list[Result]:
     listed = document.get("runs", [document]) if isinstance(document, dict) else document
     if not isinstance(listed, list):
         return []
-    results = [one for one in listed if isinstance(one, dict) and "accuracy_matrix" in one and "config" in one]
-    return cast(list[Result], results)
+    return cast(list[Result], [one for one in listed if is_result(one)])
+
+
+def is_result(value: Any) -> bool:
+    """Whether a piece of JSON is a result: what was run, with which settings, and its accuracies."""
+    if not (isinstance(value, dict) and {"benchmark", "method", "seed", "accuracy_matrix"} <= value.keys()):
+        return False
+    config = value.get("config")
+    return isinstance(config, dict) and all(isinstance(config.get(part), dict) for part in ("stream", "learner"))
 
 
 def is_whole(result: Result) -> bool:
