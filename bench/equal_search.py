@@ -7,7 +7,7 @@ bench/spaces.toml declares what is varied for each method. Optuna's sampler choo
 of the recipe `fast`, so that the best is never worse on validation data. After five trials, one that lies below the
 median of the others after some task is given up. The seed, 100, is one that no table of results uses. Runs and the
 searches' storage are kept in the folder that --out names, so that the same command continues; results/search/equal
-gets every trial, and a table of the best.
+gets every trial, and a table of the best, and what is there already is not searched again.
 """
 
 import argparse
@@ -53,6 +53,16 @@ def as_document(plan: Plan, found: list[Candidate]) -> dict[str, Any]:
     }
 
 
+def is_finished(plan: Plan, path: Path) -> bool:
+    """Whether this search, with as many trials, is kept already."""
+    if not path.exists():
+        return False
+    kept, asked = json.loads(path.read_text()), as_document(plan, [])
+    trials = kept.pop("trials")
+    del asked["trials"]
+    return plan.search is not None and kept == asked and len(trials) >= plan.search.trials
+
+
 def summary(documents: list[dict[str, Any]]) -> str:
     """A line for each method: the recipe and the best of its trials, in per cent."""
     lines = ["| method | tasks | recipe `fast` | best | settings of the best | trials | given up |"]
@@ -68,6 +78,12 @@ def summary(documents: list[dict[str, Any]]) -> str:
         cells = [document["method"], str(document["num_tasks"] or "all"), *accuracies, chosen]
         lines.append(f"| {' | '.join(cells)} | {len(trials)} | {given_up} |")
     return "\n".join(lines) + "\n"
+
+
+def report(benchmark: str) -> str:
+    """The table of all searches that are kept of a benchmark."""
+    kept = [json.loads(path.read_text()) for path in sorted(OUTCOMES.glob(f"{benchmark}-*.json"))]
+    return f"# Equal searches on {benchmark}: accuracy on validation data (%), seed {SEED}\n\n{summary(kept)}"
 
 
 def readable(settings: dict[str, Any]) -> str:
@@ -98,12 +114,12 @@ def main() -> None:
         def attempt(configs: Any, prune: Any) -> Any:
             return sweep.attempt_all(configs, asked.out, 1, watch=lambda *_: None, prune=prune)
 
-        found = search(plan, asked.out, 1, attempt)
         path = OUTCOMES / f"{asked.benchmark}-{method}.json"
-        path.write_text(json.dumps(as_document(plan, found), indent=1) + "\n")
-    kept = [json.loads(path.read_text()) for path in sorted(OUTCOMES.glob(f"{asked.benchmark}-*.json"))]
-    text = f"# Equal searches on {asked.benchmark}: accuracy on validation data (%), seed {SEED}\n\n{summary(kept)}"
-    (OUTCOMES / f"{asked.benchmark}.md").write_text(text)
+        if not is_finished(plan, path):
+            found = search(plan, asked.out, 1, attempt)
+            path.write_text(json.dumps(as_document(plan, found), indent=1) + "\n")
+        text = report(asked.benchmark)
+        (OUTCOMES / f"{asked.benchmark}.md").write_text(text)
     print(text)
 
 

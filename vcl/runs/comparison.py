@@ -8,8 +8,6 @@ from statistics import mean, stdev
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from scipy.stats import t as student_t
-
 from vcl.core import StreamSpec
 from vcl.errors import VclError, choose
 from vcl.evaluation import intransigence, learning_accuracy
@@ -194,8 +192,10 @@ def difference(row: Row, reference: Row, name: str = "average_accuracy") -> Diff
     ours, theirs = row.defined(name), reference.defined(name)
     if len(ours) != len(theirs) or len(ours) < 2:
         return None
+    from scipy.special import stdtrit  # here, since it takes as long to load as the command line
+
     gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
-    half = float(student_t.ppf(0.975, len(gaps) - 1)) * stdev(gaps) / len(gaps) ** 0.5
+    half = float(stdtrit(len(gaps) - 1, 0.975)) * stdev(gaps) / len(gaps) ** 0.5
     return Difference(mean(gaps), mean(gaps) - half, mean(gaps) + half)
 
 
