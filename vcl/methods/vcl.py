@@ -92,7 +92,13 @@ RECIPES: Recipes = {
         "split": {**FAST_SPLIT, "hidden": (200,), "epochs": 40, "batch_size": 256},
         "permuted": {**ONLINE_PERMUTED, "epochs": 100, "further_epochs": 30, "batch_size": 256},
         "split-digits": {**FAST_SPLIT, "hidden": (50,), "epochs": 100, "batch_size": 64},
-        "permuted-digits": {**ONLINE_PERMUTED, "epochs": 400, "further_epochs": 100, "batch_size": 64},
+        "permuted-digits": {
+            **ONLINE_PERMUTED,
+            "epochs": 400,
+            "further_epochs": 100,
+            "batch_size": 64,
+            "train_samples": 8,
+        },
     },
     # Section 3.1 of the paper, with the published code's rate, samples and batches.
     "paper": {
