@@ -123,6 +123,12 @@ OPTIMIZERS = {"adam": optax.scale_by_adam(), "sgd": optax.identity()}
 """What makes a direction of a gradient."""
 
 
+@functools.partial(jax.jit, static_argnames="optimizer")
+def first_moments(optimizer: str, params: PyTree) -> PyTree:
+    """The optimiser's moments before any step."""
+    return OPTIMIZERS[optimizer].init(params)
+
+
 def descend(
     optimizer: str,
     params: PyTree,
@@ -170,7 +176,7 @@ class Adam:
         object.__setattr__(self, "scale", by_value(self.scale))
 
     def init(self, params: PyTree) -> PyTree:
-        return params, OPTIMIZERS["adam"].init(params)
+        return params, first_moments("adam", params)
 
     def params(self, carry: PyTree) -> PyTree:
         return carry[0]
@@ -182,6 +188,12 @@ class Adam:
         objective, gradient = jax.value_and_grad(self.loss, argnums=1)(key, params, args, batch)
         rate = self.rate * learning_rate(self.schedule, progress)
         return descend("adam", params, moments, gradient, rate, self.scale), objective
+
+
+@jax.jit
+def copied(tree: PyTree) -> PyTree:
+    """A copy of every array, with a strong type like those that a loop returns: a weak one is compiled for anew."""
+    return jax.tree.map(lambda a: jnp.array(a, a.dtype), tree)
 
 
 @functools.partial(jax.jit, static_argnames=("step", "batch_size"), donate_argnames=("carry", "history"))
@@ -300,9 +312,8 @@ class Fitter:
         if name in self.finished:
             return self.finished[name]
         batch_size = min(batch_size, data.capacity)
-        # The loop gives its input's memory to its output, so it must own what it is handed. Stating the type makes
-        # it a strong one, like those that the loop returns: a weak one would be compiled for separately.
-        start = jax.tree.map(lambda a: jnp.array(a, a.dtype), (step.init(params), jnp.zeros(epochs)))
+        # The loop gives its input's memory to its output, so it must own what it is handed.
+        start = copied((step.init(params), jnp.zeros(epochs)))
         done, (carry, history) = self.recorder.restore(name, start) or (0, start)
         snapshots = self.tracer.epochs(name, epochs)
         if done in snapshots:

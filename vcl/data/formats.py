@@ -4,6 +4,8 @@ import io
 import json
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,10 +89,13 @@ def _picture(contents: bytes) -> "Image.Image":
 
 def read_digits(_files: Mapping[str, bytes]) -> Arrays:
     """The 8x8 digits inside scikit-learn; every fifth example of each class is a test example."""
-    from sklearn.datasets import load_digits
-
-    sixteenths, labels = load_digits(return_X_y=True)
-    images = np.rint(sixteenths * (255 / 16)).astype(np.uint8)
+    # Only the file is wanted: to load the package takes longer than all else of a short run.
+    package = find_spec("sklearn")
+    assert package
+    assert package.origin
+    table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    labels = table[:, -1].astype(int)
+    images = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8)
     rank_in_class = np.zeros(len(labels), int)
     for digit in range(10):
         rank_in_class[labels == digit] = np.arange(np.sum(labels == digit))

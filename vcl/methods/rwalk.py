@@ -26,7 +26,7 @@ from vcl.methods.base.penalty import held_step, quadratic
 from vcl.methods.base.point import PointLearner, negative_log_likelihood
 from vcl.methods.base.settings import Recipes, check_not_negative, check_positive, family_settings
 from vcl.nets import Weights, random, replace_head, select_head
-from vcl.training import OPTIMIZERS, Batch, Data, learning_rate
+from vcl.training import Batch, Data, first_moments, learning_rate
 
 
 class RWalkState(eqx.Module):
@@ -155,7 +155,7 @@ class RiemannianStep:
         network, fisher = params
         nothing = jax.tree.map(jnp.zeros_like, network)
         walk = Walk(fisher, nothing, nothing, network, jnp.int32(0))
-        return network, OPTIMIZERS["adam"].init(network), walk
+        return network, first_moments("adam", network), walk
 
     def params(self, carry: tuple[Weights, PyTree, Walk]) -> tuple[Weights, Walk]:
         network, _, walk = carry

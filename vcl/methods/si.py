@@ -24,7 +24,7 @@ from vcl.methods.base.penalty import held_step, quadratic
 from vcl.methods.base.point import PointLearner, negative_log_likelihood
 from vcl.methods.base.settings import Recipes, check_not_negative, check_positive, family_settings
 from vcl.nets import Weights, random, replace_head, select_head
-from vcl.training import OPTIMIZERS, Batch, Data, learning_rate
+from vcl.training import Batch, Data, first_moments, learning_rate
 
 
 class SIState(eqx.Module):
@@ -108,7 +108,7 @@ class PathIntegral:
     learner: SI
 
     def init(self, network: Weights) -> tuple[Weights, PyTree, Weights]:
-        return network, OPTIMIZERS["adam"].init(network), jax.tree.map(jnp.zeros_like, network)
+        return network, first_moments("adam", network), jax.tree.map(jnp.zeros_like, network)
 
     def params(self, carry: tuple[Weights, PyTree, Weights]) -> tuple[Weights, Weights]:
         network, _, path = carry

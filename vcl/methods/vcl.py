@@ -43,6 +43,7 @@ from vcl.posteriors import MeanField
 from vcl.posteriors.mean_field import (
     Gaussian,
     NoisePer,
+    Scalar,
     expected_loss,
     logits_local,
     logits_weight_sampled,
@@ -400,6 +401,7 @@ class VCL(Settings):
         return masked_mean(self.likelihood.loss(logits(network, pixels(batch.inputs)), batch.labels), batch.mask)
 
 
-def completed(q: Gaussian, log_var: float) -> Gaussian:
+@jax.jit
+def completed(q: Gaussian, log_var: Scalar) -> Gaussian:
     """q with a variance for the weights that have none: those out of units that vcl.analysis.widen added."""
     return Gaussian(q.mean, jax.tree.map(lambda v: jnp.where(jnp.isneginf(v), log_var, v), q.log_var))

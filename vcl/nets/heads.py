@@ -19,7 +19,7 @@ def select_head(tree: Tree, head: int | Int[Array, ""]) -> Tree:
 
     def select(weights: Weights) -> Weights:
         check_index("head", head, len(weights.head.bias))
-        return dataclasses.replace(weights, head=jax.tree.map(lambda a: a[head], weights.head))
+        return dataclasses.replace(weights, head=chosen(weights.head, head))
 
     return map_weights(select, tree)
 
@@ -29,9 +29,19 @@ def replace_head(tree: Tree, head: int | Int[Array, ""], new: Tree) -> Tree:
 
     def replace(weights: Weights, one: Weights) -> Weights:
         check_index("head", head, len(weights.head.bias))
-        return dataclasses.replace(one, head=jax.tree.map(lambda a, b: a.at[head].set(b), weights.head, one.head))
+        return dataclasses.replace(one, head=exchanged(weights.head, head, one.head))
 
     return map_weights(replace, tree, new)
+
+
+@jax.jit
+def chosen(heads: Affine, head: int | Int[Array, ""]) -> Affine:
+    return jax.tree.map(lambda a: a[head], heads)
+
+
+@jax.jit
+def exchanged(heads: Affine, head: int | Int[Array, ""], one: Affine) -> Affine:
+    return jax.tree.map(lambda a, b: a.at[head].set(b), heads, one)
 
 
 def map_weights(function: Callable[..., Weights], tree: Tree, *others: Tree) -> Tree:

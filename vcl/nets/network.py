@@ -6,6 +6,7 @@ log-variances.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -170,6 +171,7 @@ class Weights(eqx.Module):
         return dataclasses.replace(self, body=tuple(layers[:-1]), head=layers[-1])
 
 
+@functools.partial(jax.jit, static_argnames=("network", "spec"))
 def zeros(network: Network, spec: StreamSpec) -> Weights:
     """Weights of the right shapes, all heads stacked."""
     body = tuple(Affine(jnp.zeros((i, o)), jnp.zeros(o)) for i, o in network.widths(spec.input_shape))

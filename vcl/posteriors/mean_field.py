@@ -13,6 +13,8 @@ from vcl.nets import Affine, Weights, forward, logits
 from vcl.noise import Generator, normal
 from vcl.posteriors.local import After, local_logits, unchanged
 
+Scalar = float | Float[Array, ""]
+
 
 class Gaussian(eqx.Module):
     """q(θ) = Π_i N(θ_i; mean_i, exp(log_var_i)), one factor for each number in a pytree."""
@@ -23,10 +25,30 @@ class Gaussian(eqx.Module):
 
 def isotropic(like: PyTree[Float[Array, "..."]], mean: float, std: float) -> Gaussian:
     """N(mean, std²) for every number in `like`."""
+    return constant(like, mean, 2.0 * jnp.log(std))
+
+
+@jax.jit
+def constant(like: PyTree[Float[Array, "..."]], mean: Scalar, log_var: Scalar) -> Gaussian:
+    """The same mean and the same log-variance for every number in `like`."""
     return Gaussian(
-        jax.tree.map(lambda a: jnp.full_like(a, mean), like),
-        jax.tree.map(lambda a: jnp.full_like(a, 2.0 * jnp.log(std)), like),
+        jax.tree.map(lambda a: jnp.full_like(a, mean), like), jax.tree.map(lambda a: jnp.full_like(a, log_var), like)
     )
+
+
+@jax.jit
+def standard_normal(key: Key[Array, ""], like: PyTree[Float[Array, "..."]]) -> PyTree[Float[Array, "..."]]:
+    """Draws from N(0, 1) for every number in `like`."""
+    leaves, structure = jax.tree.flatten(like)
+    keys = jax.random.split(key, len(leaves))
+    draws = [jax.random.normal(k, a.shape) for k, a in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, draws)
+
+
+@jax.jit
+def scaled(tree: PyTree[Float[Array, "..."]], std: Scalar) -> PyTree[Float[Array, "..."]]:
+    """Not compiled together with the draws, so that their bits do not depend on the compiler's rearrangements."""
+    return jax.tree.map(lambda a: std * a, tree)
 
 
 def sample(key: Key[Array, ""], q: Gaussian, noise: Generator = "threefry") -> PyTree[Float[Array, "..."]]:
@@ -141,11 +163,7 @@ class MeanField:
 
     def fresh(self, key: Key[Array, ""], like: Weights, init_std: float, init_log_var: float) -> Gaussian:
         """Small random means, small variances: where a new task's optimisation begins."""
-        leaves, structure = jax.tree.flatten(like)
-        keys = jax.random.split(key, len(leaves))
-        means = [init_std * jax.random.normal(k, a.shape) for k, a in zip(keys, leaves, strict=True)]
-        log_vars = [jnp.full(a.shape, init_log_var) for a in leaves]
-        return Gaussian(jax.tree.unflatten(structure, means), jax.tree.unflatten(structure, log_vars))
+        return Gaussian(scaled(standard_normal(key, like), init_std), constant(like, 0.0, init_log_var).log_var)
 
     def sample(self, key: Key[Array, ""], q: Gaussian) -> Weights:
         """θ ~ q."""

@@ -16,7 +16,7 @@ from vcl.memory import Memory
 from vcl.methods.base.point import PointLearner, negative_log_likelihood
 from vcl.methods.base.settings import check_not_negative
 from vcl.nets import Weights, random, select_head
-from vcl.training import OPTIMIZERS, Batch, Data, by_value, descend, learning_rate
+from vcl.training import Batch, Data, by_value, descend, first_moments, learning_rate
 
 
 class EpisodicState(eqx.Module):
@@ -54,7 +54,7 @@ class Corrected:
         object.__setattr__(self, "correct", by_value(self.correct))
 
     def init(self, params: PyTree) -> PyTree:
-        return params, OPTIMIZERS[self.optimizer].init(params)
+        return params, first_moments(self.optimizer, params)
 
     def params(self, carry: PyTree) -> PyTree:
         return carry[0]
