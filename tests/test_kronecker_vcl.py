@@ -252,7 +252,7 @@ def test_without_noise_and_with_one_round_it_is_laplace_in_the_eigenbasis(stream
     data = to_device(stream.train(0), stream.spec.capacity)
     state = ours.init(KEY, stream.spec)
     start = ours.starting_point(KEY, state, Task(0, 0))
-    belief = ours.update(KEY, "train", start, believed(state, 0), data, Fitter(), 4, warm=False, state=state)
+    belief = ours.update(KEY, "train", start, believed(state, 0), data, Fitter(), 4, warm=False, state=state, head=0)
     theirs = laplace.init(KEY, stream.spec)
     theirs = dataclasses.replace(theirs, network=from_stacked(theirs.network, start))
     # Both draw their minibatches from the key that the fit is given.
@@ -357,6 +357,20 @@ def test_epochs_are_shared_among_rounds():
     assert shares(15, 2) == [7, 8]
     assert shares(1, 3) == [1]
     assert sum(shares(10, 4)) == 10
+
+
+def test_the_schedule_ends_where_there_are_fewer_epochs_than_rounds(stream):
+    steps = []
+
+    class Watched(Fitter):
+        def __call__(self, key, name, step, *args, **sizes):
+            steps.append(step)
+            return super().__call__(key, name, step, *args, **sizes)
+
+    learner = dataclasses.replace(SMALL, epochs=1, rounds=2)
+    data = to_device(stream.train(0), stream.spec.capacity)
+    learner.observe(KEY, learner.init(KEY, stream.spec), stream.task(0), data, Watched())
+    assert [(step.number, step.rounds) for step in steps] == [(0, 1)]
 
 
 def test_convolutions_learn_too():

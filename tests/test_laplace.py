@@ -93,6 +93,13 @@ def test_heads_are_held_by_their_own_task_only():
     assert not flat(jax.tree.map(lambda a: a[1:], states[0].curvature[-1])).any()
 
 
+def test_heads_have_one_place_where_tasks_have_pairs_of_their_own():
+    states, own = learn(Laplace(**SMALL, pairs="separate"), make_stream())
+    for task, factors in enumerate(own):
+        found = jax.tree.map(lambda a, task=task: a[task, 0], states[-1].curvature[-1])
+        np.testing.assert_allclose(flat(found), flat(factors[-1]), rtol=1e-5, atol=1e-9)
+
+
 def test_the_diagonal_adds_up():
     states, own = learn(Laplace(**SMALL, curvature="diagonal"), make_stream(shared_head=True))
     total = sum(flat(task) for task in own)

@@ -233,6 +233,8 @@ def test_later_batches_of_a_task_are_guided_by_earlier_tasks_only(shared_head):
     assert protected(1, 0) == (True, shared_head)
     state = dataclasses.replace(state, trained=state.trained.at[stream.spec.heads[1]].set(True))
     assert protected(1, 1) == (True, shared_head)
+    if not shared_head:
+        assert protected(0, 1) == (True, False)
 
 
 def test_there_is_a_number_for_every_mean_and_every_spread():

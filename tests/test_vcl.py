@@ -328,6 +328,17 @@ def test_k_center_equals_brute_force():
     assert rows == expected
 
 
+def test_k_center_takes_no_row_twice():
+    points = np.repeat(np.eye(3, dtype=np.float32), 10, axis=0)
+    data = Data(jnp.asarray(points), jnp.repeat(jnp.arange(3), 10), jnp.array(30))
+    rows = memory.k_center(KEY, data, 12)
+    assert len(set(rows.tolist())) == 12
+    left = memory.remove(data, rows)
+    assert sorted([*left.labels[: int(left.size)].tolist(), *data.labels[rows].tolist()]) == sorted(
+        data.labels.tolist()
+    )
+
+
 # Settings
 
 

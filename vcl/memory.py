@@ -21,6 +21,7 @@ class Memory(eqx.Module):
     filled: Int[Array, "tasks"]
 
 
+@functools.partial(jax.jit, static_argnames=("spec", "size"))
 def empty(spec: StreamSpec, size: int) -> Memory:
     """Room for `size` examples of each task."""
     shape = (spec.num_tasks, size)
@@ -68,6 +69,7 @@ def for_readout(memory: Memory, num_heads: int, task: int) -> Data:
     return of_task(memory, task) if num_heads > 1 else of_all_tasks(memory)
 
 
+@jax.jit
 def of_all_tasks(memory: Memory) -> Data:
     """What is kept, task after task, the filling behind it."""
     tasks, size = memory.labels.shape
@@ -106,8 +108,8 @@ def k_center(key: Key[Array, ""], data: Data, size: int) -> Int[Array, "size"]:
 
     def choose(i: Int[Array, ""], loop: tuple[Array, Array]) -> tuple[Array, Array]:
         chosen, distance = loop
-        distance = jnp.minimum(distance, squared_distance(data.inputs, chosen[i - 1]))
-        return chosen.at[i].set(jnp.argmax(jnp.where(real, distance, -1.0)).astype(jnp.int32)), distance
+        distance = jnp.minimum(distance, squared_distance(data.inputs, chosen[i - 1])).at[chosen[i - 1]].set(-1.0)
+        return chosen.at[i].set(jnp.argmax(jnp.where(real, distance, -2.0)).astype(jnp.int32)), distance
 
     first = random(key, data, 1).astype(jnp.int32)
     start = (jnp.zeros(size, jnp.int32).at[0].set(first[0]), jnp.full(data.capacity, jnp.inf))

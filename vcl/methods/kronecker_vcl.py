@@ -61,11 +61,10 @@ from vcl.posteriors.kronecker import (
     spread_of,
     with_one,
 )
-from vcl.posteriors.mean_field import Gaussian
+from vcl.posteriors.mean_field import Gaussian, Scalar
 from vcl.training import Adam, Batch, Data, masked_mean
 
 Pairs = tuple[Kronecker, ...]
-Scalar = float | Float[Array, ""]
 MERGES = {"nearest": nearest, "sums": merge}
 
 
@@ -207,7 +206,7 @@ class KroneckerVCL(Settings):
             prior = partly_forgotten(prior, self.prior_precision, self.forgetting)
         start = self.starting_point(start_key, state, task)
         mean, pairs = self.update(
-            fit_key, "train", start, prior, data, fit, self.epochs, warm=not first, state=state
+            fit_key, "train", start, prior, data, fit, self.epochs, warm=not first, state=state, head=task.head
         )
         return KroneckerState(
             replace_head(state.mean, task.head, mean),
@@ -223,7 +222,9 @@ class KroneckerVCL(Settings):
         if int(data.size) > 0:
             epochs = self.coreset_epochs or self.epochs
             key, name = jax.random.fold_in(key, task.head), f"coreset-{task.head + 1}"
-            belief = self.update(key, name, belief.mean, belief, data, fit, epochs, warm=True, state=state)
+            belief = self.update(
+                key, name, belief.mean, belief, data, fit, epochs, warm=True, state=state, head=task.head
+            )
         return self.posterior(belief)
 
     def predict(
@@ -248,6 +249,7 @@ class KroneckerVCL(Settings):
         *,
         warm: bool,
         state: KroneckerState,
+        head: int,
     ) -> Belief:
         """Equation 1. Not `warm`: the first round has no noise, since nothing is known yet of its size."""
         bases = bases_of(prior.pairs)
@@ -256,12 +258,13 @@ class KroneckerVCL(Settings):
         carry, weights = adam.init(rotate(bases, start)), start
         rotated = rotated_data(bases, prior.mean, data)
         first = inputs_squared(prior.mean, data)
-        recalled = self.recollection(state, bases)
-        for number, share in enumerate(shares(epochs, self.rounds)):
+        recalled = self.recollection(state, bases, head)
+        parts = shares(epochs, self.rounds)
+        for number, share in enumerate(parts):
             pairs = self.with_curvature(jax.random.fold_in(key, 2 * number), weights, prior, data, first, noisy=warm)
             spreads = self.posterior(Belief(weights, pairs), noisy=warm).spreads
             rotated = with_leverage(rotated, bases, prior.mean, spreads[0])
-            step = Round(self.loss, self.learning_rate, self.schedule, number=number, rounds=self.rounds)
+            step = Round(self.loss, self.learning_rate, self.schedule, number=number, rounds=len(parts))
             carry = fit(
                 jax.random.fold_in(key, 2 * number + 1),
                 f"{name}-{number + 1}",
@@ -278,7 +281,7 @@ class KroneckerVCL(Settings):
         )
         return Belief(weights, pairs)
 
-    def recollection(self, state: KroneckerState, bases: tuple[Basis, ...]) -> PyTree:
+    def recollection(self, state: KroneckerState, bases: tuple[Basis, ...], head: int) -> PyTree:
         """Nothing: the earlier posterior says all. `vcl.methods.variants.kronecker_vcl_recall` recalls more."""
         return None
 

@@ -213,11 +213,12 @@ def num_filled(pairs: Kronecker) -> Int[Array, ""]:
 def add_pairs(
     pairs: tuple[Kronecker, ...], new: tuple[Kronecker, ...], place: int | Int[Array, ""]
 ) -> tuple[Kronecker, ...]:
-    """Each layer's pair into its place; merged with what is there."""
+    """Each layer's pair into its place; merged with what is there. A head of one task has but one place."""
     added = []
     for stack, one in zip(pairs, new, strict=True):
-        merged = merge(Kronecker(stack.inputs[place], stack.outputs[place]), one)
-        added.append(jax.tree.map(lambda a, b: a.at[place].set(b), stack, merged))
+        at = jnp.minimum(place, len(stack.inputs) - 1)
+        merged = merge(Kronecker(stack.inputs[at], stack.outputs[at]), one)
+        added.append(jax.tree.map(lambda a, b, at=at: a.at[at].set(b), stack, merged))
     return tuple(added)
 
 

@@ -24,7 +24,7 @@ from vcl.errors import VclError
 from vcl.methods.base.settings import Recipes, Settings, check_positive, family_settings
 from vcl.nets import Weights, cross_entropy, logits, pixels, random, replace_head, select_head
 from vcl.posteriors.mean_field import Gaussian, logits_weight_sampled, total
-from vcl.training import OPTIMIZERS, Batch, Data, learning_rate, masked_mean
+from vcl.training import OPTIMIZERS, Batch, Data, first_moments, learning_rate, masked_mean
 
 
 class Posterior(eqx.Module):
@@ -109,9 +109,12 @@ class UCB(Settings):
     def protected(self, state: UCBState, task: Task) -> tuple[Bool[Array, ""], Bool[Array, ""]]:
         """Whether earlier tasks have trained the body, and the task's head."""
         # A later batch of a task comes after that task's own training, from which it needs no protection.
-        others = task.batch == 0 or task.index > 0
-        others_at_head = task.batch == 0 or (task.index > 0 and len(state.trained) == 1)
-        return others & state.trained.any(), others_at_head & state.trained[task.head]
+        if len(state.trained) > 1:
+            others = state.trained.at[task.head].set(False).any()
+            return others, (task.batch == 0) & state.trained[task.head]
+        # All tasks share the head: of a later batch of the first task, the state does not say whether others came.
+        others = (task.batch == 0 or task.index > 0) & state.trained.any()
+        return others, others
 
     def readout(self, key: Key[Array, ""], state: UCBState, task: Task, fit: Fit) -> Posterior:
         return select_head(state.posterior, task.head)
@@ -171,7 +174,7 @@ class GuidedStep:
     learner: UCB
 
     def init(self, params: Posterior) -> PyTree:
-        return params, OPTIMIZERS[self.learner.optimizer].init(params)
+        return params, first_moments(self.learner.optimizer, params)
 
     def params(self, carry: PyTree) -> Posterior:
         return carry[0]

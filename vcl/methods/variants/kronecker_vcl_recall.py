@@ -58,6 +58,8 @@ class Recalled(NamedTuple):
     moments: Moments
     heads: Float[Array, "heads i o"] | None
     """Rotated output layers; None if all tasks share the one that is trained."""
+    head: Int[Array, ""]
+    """The number of the one that is trained."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,11 @@ class KroneckerVCLRecall(KroneckerVCL):
         after = KroneckerVCL.observe(self, key, state, task, data, fit)
         return RecallState(**fields(after), moments=with_task(state.moments, task.index, task.head, data))
 
-    def recollection(self, state: KroneckerState, bases: tuple[Basis, ...]) -> Recalled | None:
-        """What `loss` needs of the earlier tasks."""
+    def recollection(self, state: KroneckerState, bases: tuple[Basis, ...], head: int) -> Recalled | None:
+        """What `loss` needs of the earlier tasks, and of earlier batches of the one whose head is trained."""
         if not isinstance(state, RecallState) or not bool(state.trained.any()) or not self.recall:
             return None
-        return rotated_moments(state.moments, bases, state.mean)
+        return rotated_moments(state.moments, bases, state.mean, head)
 
     def footprint(self, state: RecallState) -> Footprint:  # type: ignore[override]
         """The posterior, and the moments of each task."""
@@ -166,8 +168,10 @@ def moved(
     def divergence(x: Float[Array, "n d"], task: Int[Array, ""]) -> Float[Array, ""]:
         before, now = held.centre, rotated
         if recalled.heads is not None:
-            head = recalled.heads[recalled.moments.head[task]]
-            before, now = (*before[:-1], head), (*now[:-1], head)
+            place = recalled.moments.head[task]
+            kept = recalled.heads[place]
+            # Of earlier batches of the task that is learnt, the head may move, and is held back too.
+            before, now = ((*w[:-1], jnp.where(place == recalled.head, w[-1], kept)) for w in (before, now))
         old, new = (rotated_logits(held.network, held.bases, w, x)[0] for w in (before, now))
         return mean_divergence(old, new, softness)
 
@@ -203,13 +207,15 @@ def places(counts: Float[Array, "k"], uniform: Float[Array, "n"]) -> Int[Array, 
 
 
 @jax.jit
-def rotated_moments(moments: Moments, bases: tuple[Basis, ...], mean: Weights) -> Recalled:
+def rotated_moments(
+    moments: Moments, bases: tuple[Basis, ...], mean: Weights, head: int | Int[Array, ""]
+) -> Recalled:
     """Moments of `rotated_data`: with the 1 of the bias, in the eigenbasis, and a leverage of zero."""
     heads = None
     if mean.head.bias.shape[0] > 1:
         heads = jax.vmap(lambda head: bases[-1].rotate(rows_of(head)))(mean.head)
     if mean.network.reads_images:
-        return Recalled(moments, heads)
+        return Recalled(moments, heads, jnp.asarray(head))
 
     def turned(rows: Float[Array, "*n d"], one: float) -> Float[Array, "*n e"]:
         last = jnp.full((*rows.shape[:-1], 1), one)
@@ -220,7 +226,7 @@ def rotated_moments(moments: Moments, bases: tuple[Basis, ...], mean: Weights) -
     means, factors = jax.lax.map(
         lambda task: (turned(task[0], 1.0), turned(task[1], 0.0)), (moments.mean, moments.factor)
     )
-    return Recalled(Moments(means, factors, moments.count, moments.head), heads)
+    return Recalled(Moments(means, factors, moments.count, moments.head), heads, jnp.asarray(head))
 
 
 @jax.jit
