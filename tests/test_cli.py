@@ -654,6 +654,14 @@ def test_predictions_need_one_of_the_tasks(vcl, finished, images, task, words):
     refused(vcl("predict", finished, "--input", images, *task), *words)
 
 
+def test_predictions_need_a_task_where_the_method_does_though_all_share_a_head(vcl, images, tmp_path):
+    small = {"epochs": 1, "hidden": (4,), "threads": 1, "stream": runs.StreamOptions(num_tasks=2)}
+    config = runs.configure("permuted-digits", "separate", **small)
+    runs.run(config, tmp_path)
+    refused(vcl("predict", tmp_path / config.name, "--input", images), "--task 1 … 2")
+    assert vcl("predict", tmp_path / config.name, "--input", images, "--task", "2").code == 0
+
+
 def test_predictions_that_cannot_be_written_are_refused(vcl, finished, images, tmp_path):
     place = tmp_path / "missing" / "out.npz"
     answer = vcl("predict", finished, "--input", images, "--task", "1", "--output", place)

@@ -129,14 +129,15 @@ class StoredRun:
     def predict(self, inputs: np.ndarray, *, task: int | None = None, stage: int | None = None) -> Prediction:
         """Predictions for inputs of the shape that the run was trained on.
 
-        `task` counts from 1 and is needed where every task has its own head; `stage` is the last one by default.
+        `task` counts from 1 and is needed where tasks are answered separately: where every task has its own head, or
+        the method a network for each. `stage` is the last one by default.
         """
         rows = as_rows(inputs, self.spec)
         if task is None:
-            if self.spec.num_heads > 1:
+            if self.spec.num_heads > 1 or (self.spec.num_tasks > 1 and self.learner.needs_task_id):
                 raise VclError(
-                    f"The run in {self.path} has a head for each of its {self.spec.num_tasks} tasks. Say which one "
-                    f"the inputs belong to: --task 1 … {self.spec.num_tasks}."
+                    f"The run in {self.path} answers for each of its {self.spec.num_tasks} tasks separately. Say "
+                    f"which one the inputs belong to: --task 1 … {self.spec.num_tasks}."
                 )
             task = 1
         if not 1 <= task <= self.spec.num_tasks:
