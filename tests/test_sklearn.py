@@ -160,3 +160,20 @@ def test_the_regressor_keeps_the_first_batch_when_the_second_is_elsewhere():
 def test_a_coreset_is_refused_where_it_would_round_numbers():
     with pytest.raises(VclError, match="no coreset"):
         VCLRegressor(settings={"coreset": 5}).fit(*line())
+
+
+def test_what_could_not_be_learnt_leaves_the_estimator_as_it_was():
+    x, y = blobs(0)
+    model = VCLClassifier("vcl", **SMALL, epochs=-1)
+    with pytest.raises(VclError, match="epochs"):
+        model.partial_fit(x[:, :4], y)
+    model.set_params(epochs=2).partial_fit(x, y)
+    before, answers = state_of(model), model.predict_proba(x)
+    with pytest.raises(VclError, match="epochs"):
+        model.set_params(epochs=-1).fit(x[:, :4], y + 5)
+    assert state_of(model) == before
+    np.testing.assert_array_equal(model.predict_proba(x), answers)
+    huge = np.full_like(x, 1e200, dtype=np.float64)
+    with pytest.raises(VclError):
+        model.set_params(epochs=2, scale=False).fit(huge, y)
+    np.testing.assert_array_equal(model.predict_proba(x), answers)

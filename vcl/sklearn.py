@@ -1,6 +1,7 @@
 """Estimators for scikit-learn: continual learning by `partial_fit`, in pipelines and searches like any other."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -77,6 +78,17 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
             learning_rate=self.learning_rate,
             **settings,
         )
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """After an error, or Ctrl-C, all attributes are as they were before."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
 
     def _learn(self, x: np.ndarray, y: Any, task: Any, *, afresh: bool) -> None:
         if afresh:
@@ -180,7 +192,8 @@ class VCLClassifier(ClassifierMixin, ContinualEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> "VCLClassifier":
         """Learn from these examples alone, whatever was learnt before."""
-        return self._observe(X, y, None, None, afresh=True)
+        with self._all_or_nothing():
+            return self._observe(X, y, None, None, afresh=True)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, task: Any = None) -> "VCLClassifier":
         """Learn from one more batch.
@@ -195,7 +208,8 @@ class VCLClassifier(ClassifierMixin, ContinualEstimator):  # type: ignore[misc]
         task : hashable, default=None
             The task's name; needed where each task has an output layer of its own.
         """
-        return self._observe(X, y, classes, task, afresh=not hasattr(self, "model_"))
+        with self._all_or_nothing():
+            return self._observe(X, y, classes, task, afresh=not hasattr(self, "model_"))
 
     def _observe(self, X: Any, y: Any, classes: Any, task: Any, *, afresh: bool) -> "VCLClassifier":
         X, y = validate_data(self, X, y, reset=afresh, dtype=np.float64)
@@ -259,11 +273,13 @@ class VCLRegressor(RegressorMixin, ContinualEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> "VCLRegressor":
         """Learn from these examples alone, whatever was learnt before."""
-        return self._observe(X, y, None, afresh=True)
+        with self._all_or_nothing():
+            return self._observe(X, y, None, afresh=True)
 
     def partial_fit(self, X: Any, y: Any, task: Any = None) -> "VCLRegressor":
         """Learn from one more batch."""
-        return self._observe(X, y, task, afresh=not hasattr(self, "model_"))
+        with self._all_or_nothing():
+            return self._observe(X, y, task, afresh=not hasattr(self, "model_"))
 
     def _observe(self, X: Any, y: Any, task: Any, *, afresh: bool) -> "VCLRegressor":
         X, y = validate_data(self, X, y, reset=afresh, dtype=np.float64, y_numeric=True)
