@@ -177,3 +177,13 @@ def test_what_could_not_be_learnt_leaves_the_estimator_as_it_was():
     with pytest.raises(VclError):
         model.set_params(epochs=2, scale=False).fit(huge, y)
     np.testing.assert_array_equal(model.predict_proba(x), answers)
+
+
+def test_parameters_may_be_numbers_and_arrays_of_numpy(tmp_path):
+    x, y = blobs(0)
+    numbers = {"epochs": np.int64(2), "hidden": np.array([4]), "shared_head": np.True_}
+    model = VCLClassifier("vcl", **numbers, settings={"prior_std": np.float32(0.5)}).fit(x, y)
+    model.save(tmp_path / "model")
+    loaded = VCLClassifier.load(tmp_path / "model")
+    assert (loaded.epochs, loaded.hidden, loaded.shared_head) == (2, (4,), True)
+    np.testing.assert_array_equal(loaded.predict_proba(x), model.predict_proba(x))

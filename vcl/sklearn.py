@@ -71,7 +71,7 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         return self.model_class(
             self._default_method(inputs) if self.method is None else self.method,
             seed=int(seed),
-            shared_head=self.shared_head,
+            shared_head=plain(self.shared_head),
             hidden=tuple(self.hidden) if isinstance(self.hidden, Iterable) else self.hidden,
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -119,7 +119,9 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         check_is_fitted(self)
         model = self.model_
         model.notes_["estimator"] = {
-            "parameters": {name: value for name, value in self.get_params().items() if name != "random_state"},
+            "parameters": {
+                name: plain(value) for name, value in self.get_params().items() if name != "random_state"
+            },
             "n_features_in_": self.n_features_in_,
             "feature_names_in_": getattr(self, "feature_names_in_", np.array([])).tolist(),
             **self._labels_to_keep(),
@@ -146,6 +148,19 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         return {}
 
     def _restore_labels(self, kept: dict[str, Any]) -> None: ...
+
+
+def plain(value: Any) -> Any:
+    """A parameter as JSON can hold it: NumPy's numbers and arrays as Python's.
+
+    >>> plain({"hidden": np.array([4]), "epochs": np.int64(2)})
+    {'hidden': [4], 'epochs': 2}
+    """
+    if isinstance(value, Mapping):
+        return {name: plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 class VCLClassifier(ClassifierMixin, ContinualEstimator):  # type: ignore[misc]
