@@ -187,3 +187,12 @@ def test_parameters_may_be_numbers_and_arrays_of_numpy(tmp_path):
     loaded = VCLClassifier.load(tmp_path / "model")
     assert (loaded.epochs, loaded.hidden, loaded.shared_head) == (2, (4,), True)
     np.testing.assert_array_equal(loaded.predict_proba(x), model.predict_proba(x))
+
+
+def test_a_constant_feature_is_not_blown_up_by_rounding():
+    x, y = blobs(0)
+    x = np.column_stack([x, np.full(len(x), 1.7e9 + 0.1)])
+    model = VCLClassifier("vcl", **SMALL).fit(x, y)
+    assert model.model_.notes_["inputs"]["std"][-1] == 1.0
+    later = x + np.eye(7)[6]
+    assert model.score(later, y) > 0.9

@@ -20,8 +20,8 @@ from vcl.model import Model
 from vcl.regression import RegressionModel
 
 Same = TypeVar("Same", bound="ContinualEstimator")
-TINY = 1e-12
-"""A standard deviation below this is that of a constant feature."""
+NOISE = 1e-9
+"""A standard deviation that is this small a part of the mean is rounding noise."""
 
 
 class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -93,10 +93,9 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
     def _learn(self, x: np.ndarray, y: Any, task: Any, *, afresh: bool) -> None:
         if afresh:
             self.model_ = self._begin(x.shape[1])
-            spread = x.std(axis=0)
             self.model_.notes_["inputs"] = {
                 "mean": (x.mean(axis=0) if self.scale else np.zeros(x.shape[1])).tolist(),
-                "std": (np.where(spread > TINY, spread, 1.0) if self.scale else np.ones(x.shape[1])).tolist(),
+                "std": (spreads(x) if self.scale else np.ones(x.shape[1])).tolist(),
             }
         self.model_.learn(self._scaled(x), y, task)
 
@@ -148,6 +147,13 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         return {}
 
     def _restore_labels(self, kept: dict[str, Any]) -> None: ...
+
+
+def spreads(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d"]:
+    """The standard deviation of each feature; 1 for one that is constant, whose own is 0 or rounding noise."""
+    spread, size = x.std(axis=0), np.maximum(np.abs(x.mean(axis=0)), np.finfo(x.dtype).tiny)
+    constant = (x.max(axis=0) == x.min(axis=0)) | (spread <= NOISE * size)
+    return np.where(constant, 1.0, spread)
 
 
 def plain(value: Any) -> Any:
