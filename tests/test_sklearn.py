@@ -196,3 +196,11 @@ def test_a_constant_feature_is_not_blown_up_by_rounding():
     assert model.model_.notes_["inputs"]["std"][-1] == 1.0
     later = x + np.eye(7)[6]
     assert model.score(later, y) > 0.9
+
+
+def test_classes_that_are_text_do_not_join_classes_that_are_numbers():
+    x, y = blobs(0)
+    model = VCLClassifier("vcl", **SMALL, epochs=2).partial_fit(x, y)
+    with pytest.raises(ValueError, match="all as numbers"):
+        model.partial_fit(x, np.array(["a", "b"])[y])
+    assert model.classes_.tolist() == [0, 1]

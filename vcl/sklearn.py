@@ -237,6 +237,11 @@ class VCLClassifier(ClassifierMixin, ContinualEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         announced = [np.asarray(classes)] if classes is not None else []
         known = [] if afresh else [self.classes_]
+        if len({isinstance(label, str) for part in (*known, *announced, y) for label in part.tolist()}) > 1:
+            raise ValueError(
+                f"Classes are text and numbers: {[part[:3].tolist() for part in (*known, *announced, y)]}. They would "
+                "be mixed up. Give all of them as text, or all as numbers, in every batch."
+            )
         wanted = np.unique(np.concatenate([*known, *announced, y]))
         if announced and (unknown := set(y.tolist()) - set(np.concatenate([*known, *announced]).tolist())):
             raise ValueError(f"y has classes that `classes` does not: {sorted(unknown)}. Announce them too.")
