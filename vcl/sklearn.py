@@ -63,7 +63,8 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         if not isinstance(seed, Integral):
             seed = check_random_state(seed).randint(2**31 - 1)
         named = {"hidden", "epochs", "batch_size", "learning_rate"}
-        settings = {} if self.settings is None else self.settings
+        given = plain(self.get_params(deep=False))
+        settings = {} if given["settings"] is None else given["settings"]
         if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
             raise VclError(f"settings is {settings!r:.80}, but must be a dict such as {{'prior_std': 0.3}}.")
         if twice := named & settings.keys():
@@ -71,11 +72,11 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         return self.model_class(
             self._default_method(inputs) if self.method is None else self.method,
             seed=int(seed),
-            shared_head=plain(self.shared_head),
-            hidden=tuple(self.hidden) if isinstance(self.hidden, Iterable) else self.hidden,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
+            shared_head=given["shared_head"],
+            hidden=tuple(given["hidden"]) if isinstance(given["hidden"], Iterable) else given["hidden"],
+            epochs=given["epochs"],
+            batch_size=given["batch_size"],
+            learning_rate=given["learning_rate"],
             **settings,
         )
 
@@ -157,7 +158,7 @@ def spreads(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d"]:
 
 
 def plain(value: Any) -> Any:
-    """A parameter as JSON can hold it: NumPy's numbers and arrays as Python's.
+    """Parameters with NumPy's numbers and arrays as Python's, which JSON can hold.
 
     >>> plain({"hidden": np.array([4]), "epochs": np.int64(2)})
     {'hidden': [4], 'epochs': 2}
@@ -165,7 +166,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return tuple(plain(part) for part in value)
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
@@ -239,8 +240,8 @@ class VCLClassifier(ClassifierMixin, ContinualEstimator):  # type: ignore[misc]
         known = [] if afresh else [self.classes_]
         if len({isinstance(label, str) for part in (*known, *announced, y) for label in part.tolist()}) > 1:
             raise ValueError(
-                f"Classes are text and numbers: {[part[:3].tolist() for part in (*known, *announced, y)]}. They would "
-                "be mixed up. Give all of them as text, or all as numbers, in every batch."
+                f"Some classes are text, others numbers: {[part[:3].tolist() for part in (*known, *announced, y)]}. "
+                "They cannot be sorted together. Give all of them as text, or all as numbers, in every batch."
             )
         wanted = np.unique(np.concatenate([*known, *announced, y]))
         if announced and (unknown := set(y.tolist()) - set(np.concatenate([*known, *announced]).tolist())):
