@@ -87,8 +87,7 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         try:
             yield
         except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__ = before
             raise
 
     def _learn(self, x: np.ndarray, y: Any, task: Any, *, afresh: bool) -> None:
