@@ -255,6 +255,17 @@ def test_it_is_opened_from_a_run_and_learns_on(tmp_path):
     assert kept.score(*stream.test(2)[:2], "4v5") == matrix[2][2]
 
 
+@pytest.mark.parametrize(("scenario", "shared"), [("task", False), ("domain", True)])
+def test_a_run_of_one_task_has_the_heads_of_its_scenario(scenario, shared, tmp_path):
+    options = StreamOptions(num_tasks=1, scenario=scenario)
+    config = configure("split-digits", epochs=1, hidden=(4,), threads=1, stream=options)
+    run(config, tmp_path)
+    kept = Model.from_run(tmp_path / config.name)
+    assert kept.shared_head == shared
+    kept.learn(*vcl.build("split-digits", StreamOptions(num_tasks=2), seed=0).train(1)[:2], task="2v3")
+    assert kept.snapshot.spec.num_heads == (1 if shared else 2)
+
+
 def test_ctrl_c_leaves_the_model_as_it_was_and_the_checkpoint_continues(tmp_path, monkeypatch):
     kept, whole = (model(epochs=400).learn(*blobs(0), task="a") for _ in range(2))
     before = state_of(kept)
