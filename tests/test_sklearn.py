@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import check_estimator, estimator_checks_gen
 
 from vcl import VCLClassifier, VclError, VCLRegressor
 from vcl.checkpoints import tree_digest
+from vcl.regression import RegressionModel
 
 SMALL = {"hidden": (8,)}
 
@@ -204,3 +205,10 @@ def test_classes_that_are_text_do_not_join_classes_that_are_numbers():
     with pytest.raises(ValueError, match="all as numbers"):
         model.partial_fit(x, np.array(["a", "b"])[y])
     assert model.classes_.tolist() == [0, 1]
+
+
+def test_a_model_of_numbers_is_scored_on_as_many_targets_as_inputs():
+    x, y = line()
+    model = RegressionModel("vcl", hidden=(4,), epochs=2).learn(x, y)
+    with pytest.raises(VclError, match="120 inputs and 1 labels"):
+        model.score(x, y[:1])

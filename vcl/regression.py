@@ -10,7 +10,7 @@ from vcl import evaluation, learning
 from vcl.core import Learner
 from vcl.errors import VclError
 from vcl.evaluation import NormalPrediction, Uncertainty
-from vcl.inputs import Label, Targets
+from vcl.inputs import Label, Targets, check_as_many
 from vcl.methods import REGRESSION
 from vcl.model import Model
 
@@ -73,7 +73,9 @@ class RegressionModel(Model):
     def score(self, x: Any, y: Any, task: Label | None = None) -> float:
         """R²: the part of the variance of `y` that is explained."""
         values = as_numbers(y)
-        residual = np.sum((values - self.predict(x, task)) ** 2)
+        predicted = self.predict(x, task)
+        check_as_many(predicted, values)
+        residual = np.sum((values - predicted) ** 2)
         return float(1.0 - residual / np.sum((values - values.mean()) ** 2))
 
     def predict_proba(self, x: Any, task: Label | None = None) -> Float[np.ndarray, "n c"]:
