@@ -169,10 +169,10 @@ def with_settings(
 
 def setting_flag(name: str, hint: Any, default: Any, group: Group) -> inspect.Parameter:
     """The flag of one setting, whose type is `Annotated[type, "help"]`."""
-    from vcl.runs.comparison import choices
+    from vcl.runs.comparison import choices, without_none
 
     annotation, explanation = get_args(hint)
-
+    annotation = without_none(annotation)
     if found := choices(annotation):
         annotation = Literal[found]
     kind = tuple if get_origin(annotation) is tuple else annotation

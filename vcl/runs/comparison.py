@@ -5,7 +5,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import mean, stdev
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from vcl.core import StreamSpec
@@ -79,7 +79,7 @@ def entry(label: str) -> Entry:
 def convert(kind: type, name: str, text: str) -> Any:
     """The value of a setting, of the setting's type."""
     choose("setting", name, [field.name for field in fields(kind)])
-    hint = get_type_hints(kind)[name]
+    hint = without_none(get_type_hints(kind)[name])
     if found := choices(hint):
         return choose(f"value of {name}", text, found)
     try:
@@ -89,6 +89,16 @@ def convert(kind: type, name: str, text: str) -> Any:
     except ValueError:
         what = "a whole number" if hint is int else "a number"
         raise VclError(f"{name}={text}: {text!r} is not {what}.") from None
+
+
+def without_none(hint: Any) -> Any:
+    """The type of a setting that is given: of `int | None` int.
+
+    >>> without_none(int | None), without_none(float)
+    (<class 'int'>, <class 'float'>)
+    """
+    parts = [part for part in get_args(hint) if part is not NoneType]
+    return parts[0] if get_origin(hint) in (Union, UnionType) and len(parts) == 1 else hint
 
 
 def choices(hint: Any) -> tuple[str, ...]:
