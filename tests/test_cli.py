@@ -268,6 +268,14 @@ def test_extend_continues_a_run_with_further_tasks_as_if_they_had_been_there_fro
     refused(vcl("extend", copied, "--num-tasks", "9", "--out", tmp_path / "new"), "at most 5")
 
 
+def test_extend_writes_beside_the_run_though_it_is_the_current_folder(vcl, copied, monkeypatch):
+    monkeypatch.chdir(copied)
+    before = contents(copied)
+    assert vcl("extend", ".", "--num-tasks", "3", "--quiet").code == 0
+    assert contents(copied) == before
+    assert len(list(copied.parent.iterdir())) == 2
+
+
 def test_extend_needs_a_complete_run_and_resume_continues_what_it_began(vcl, stopped, tmp_path):
     refused(vcl("extend", stopped, "--num-tasks", "3"), "not complete", "vcl resume")
     vcl("resume", stopped, "--quiet")
@@ -507,6 +515,8 @@ def test_a_real_process_ends_with_the_same_code_and_message(tmp_path):
         (["run", "split-digits", "--epochs", "-1"], ["--epochs", "-1"]),
         (["run", "split-digits", "--epochs", "0"], ["--epochs", "0"]),
         (["run", "split-digits", "--epochs", "many"], ["--epochs", "many"]),
+        (["run", "split-digits", "--further-epochs", "2.5"], ["--further-epochs", "2.5", "not a whole number"]),
+        (["run", "split-digits", "--first-init-std", "nan"], ["--first-init-std", "nan", "not a finite number"]),
         (["run", "split-digits", "--learning-rate", "nan"], ["--learning-rate", "nan"]),
         (["run", "split-digits", "--batch-size", "0"], ["--batch-size"]),
         (["run", "split-digits", "--hidden", "abc"], ["--hidden", "100,100"]),

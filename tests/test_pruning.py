@@ -1,6 +1,7 @@
 """Smaller and larger networks with the same predictions, and further training of them."""
 
 import json
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from vcl.errors import VclError
 from vcl.methods.vcl import completed
 from vcl.nets import logits, select_head
 from vcl.posteriors.mean_field import Gaussian
+from vcl.runs.derived import extended_path
 from vcl.runs.folder import RunFolder
 
 BOTH = np.ones(2, bool)
@@ -138,6 +140,17 @@ def test_a_pruning_that_is_stopped_leaves_nothing_that_looks_like_a_run(digits, 
     assert not (tmp_path / "wide").exists()
     assert widen(digits, tmp_path / "wide", (30,)).stages() == [1, 2, 3]
     assert [path.name for path in tmp_path.iterdir()] == ["wide"]
+
+
+def test_what_is_extended_after_widening_is_not_taken_for_an_ordinary_run(digits, tmp_path):
+    wide = runs.StoredRun(widen(digits, tmp_path / "wide", (30,)))
+    longer = runs.extend(wide, 4)
+    assert longer.path == tmp_path / "wide-extended-4"
+    assert longer.path.name != longer.config.name
+    # The last step was an extension, those before it count too.
+    assert extended_path(longer, 5).name == "wide-extended-4-extended-5"
+    plain = runs.extend(runs.StoredRun(digits), 4, tmp_path / "plain")
+    assert extended_path(plain, 5).name == replace(plain.config, stream=runs.StreamOptions(num_tasks=5)).name
 
 
 def test_layers_are_never_emptied(two_layers, tmp_path):

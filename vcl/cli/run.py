@@ -1,7 +1,6 @@
 """Commands that learn: run, resume, extend."""
 
 import functools
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -152,7 +151,11 @@ def extend(
         int, Parameter(help="Number of tasks in all, those already learnt included.", converter=whole)
     ],
     out: Annotated[
-        Path | None, Parameter(help="Folder to write; default: beside RUN, named like a run with NUM-TASKS tasks.")
+        Path | None,
+        Parameter(
+            help="Folder to write; default: beside RUN, named like a run with NUM-TASKS tasks, or "
+            "RUN-extended-NUM-TASKS if RUN was pruned or widened."
+        ),
     ] = None,
     data_dir: DataDir = None,
     checkpoint_seconds: CheckpointSeconds = 15.0,
@@ -167,16 +170,16 @@ def extend(
     """
     from vcl import runs
     from vcl.runs import StoredRun
+    from vcl.runs.derived import extended_path
 
     old = StoredRun.open(run.resolve())
-    config = replace(old.config, stream=replace(old.config.stream, num_tasks=num_tasks))
-    path = out or run.parent / config.name
+    path = out or extended_path(old, num_tasks)
     if num_tasks > old.spec.num_tasks and path.exists():
         raise VclError(
             f"{path} exists already. If it is this run, continue or show it with: vcl resume {path}; otherwise "
             "choose another folder with --out."
         )
-    runs.prepare_jax(config.threads)
+    runs.prepare_jax(old.config.threads)
     new = runs.extend(old, num_tasks, path, data_dir)
     continue_run(new, path, data_dir, False, checkpoint_seconds, json, quiet)
 

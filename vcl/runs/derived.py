@@ -36,6 +36,8 @@ def derive(
         raise VclError(f"{out} exists already, and nothing is overwritten. {_how_to_continue(run, out)}")
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     origin = {"run": run.name, "stage": stage, "command": command, **facts}
+    if earlier := run.record.get("origin"):
+        origin["origin"] = earlier
     like = learning.template(run.learner, run.spec)
     read = {number: run.folder.read_after(number, like) for number in run.folder.stages() if number <= stage}
     # Under another name until it is whole: a part of it would begin to learn from the first task.
@@ -75,7 +77,7 @@ def _how_to_continue(run: StoredRun, out: Path) -> str:
 def extend(run: StoredRun, num_tasks: int, out: Path | None = None, data_dir: Path | None = None) -> StoredRun:
     """A run with further tasks of the same stream, ready to continue (`vcl.resume`).
 
-    Its folder is by default the one that a run with `num_tasks` tasks would have, beside the old one.
+    Its folder is by default `extended_path`.
     """
     if num_tasks <= run.spec.num_tasks:
         raise VclError(
@@ -87,7 +89,7 @@ def extend(run: StoredRun, num_tasks: int, out: Path | None = None, data_dir: Pa
         raise VclError(f"The run in {run.path} is not complete. Continue it first: vcl resume {run.path}")
     config = replace(run.config, stream=replace(run.config.stream, num_tasks=num_tasks))
     stream = build(config.benchmark, config.stream, config.seed, data_dir)
-    out = out or run.path.with_name(config.name)
+    out = out or extended_path(run, num_tasks)
     before = learning.Snapshot(run.learner, run.spec, config.seed, None, stage)
 
     def change(state: State) -> State:
@@ -102,3 +104,17 @@ def extend(run: StoredRun, num_tasks: int, out: Path | None = None, data_dir: Pa
     return derive(
         run, out, stage, change, changes=changes, facts={"num_tasks": run.spec.num_tasks}, untrained_again=True
     )
+
+
+def extended_path(run: StoredRun, num_tasks: int) -> Path:
+    """The folder, beside that of `run`, that a run with `num_tasks` tasks has: its network is the same.
+
+    A network that was pruned or widened on the way is another, so that its folder has a name of its own.
+    """
+    path = run.path.resolve()
+    origin = run.record.get("origin")
+    while isinstance(origin, dict):
+        if "num_tasks" not in origin:
+            return path.with_name(f"{path.name}-extended-{num_tasks}")
+        origin = origin.get("origin")
+    return path.with_name(replace(run.config, stream=replace(run.config.stream, num_tasks=num_tasks)).name)
