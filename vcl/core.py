@@ -80,6 +80,11 @@ class StreamSpec:
     def num_heads(self) -> int:
         return max(self.heads) + 1
 
+    @property
+    def shares_head(self) -> bool:
+        """Whether one head answers for all tasks. A single task has one head in every scenario."""
+        return self.num_heads == 1 and (self.num_tasks > 1 or self.scenario != "task")
+
     def task(self, index: int) -> Task:
         """Task number `index`, counted from 0."""
         check_index("task", index, self.num_tasks)

@@ -447,15 +447,12 @@ class Model:
             )
         snapshot = stored.snapshot()
         stages = stored.record["stages"][: snapshot.stages]
-        spec = stored.spec
-        # A single task has one head in every scenario.
-        shared_head = spec.num_heads == 1 and (spec.num_tasks > 1 or spec.scenario != "task")
-        model = Model(stored.learner, seed=stored.config.seed, shared_head=shared_head)
+        model = Model(stored.learner, seed=stored.config.seed, shared_head=stored.spec.shares_head)
         model._snapshot = snapshot
-        model.classes_ = list(range(spec.num_classes))
-        model._head_classes = [list(range(spec.num_classes)) for _ in range(spec.num_heads)]
+        model.classes_ = list(range(stored.spec.num_classes))
+        model._head_classes = [list(range(stored.spec.num_classes)) for _ in range(stored.spec.num_heads)]
         model._tasks = [
-            LearntTask(name, spec.heads[index], batches=stages.count(index))
+            LearntTask(name, stored.spec.heads[index], batches=stages.count(index))
             for index, name in enumerate(stored.record["task_names"])
             if index in stages
         ]
