@@ -109,6 +109,44 @@ def test_the_first_trial_can_be_the_recipe(write, tmp_path):
         tuning.search(narrow, tmp_path / "narrow", 1, lambda configs, prune: [])
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ('"split-digits"', '"permuted-digits"', "benchmark"),
+        ("num_tasks = 2", "num_tasks = 3", "stream"),
+        ("[[4], [8]]", "[[4], [8], [16]]", "space"),
+    ],
+)
+def test_a_search_does_not_take_the_trials_of_a_file_that_was_changed(write, tmp_path, old, new, changed):
+    def attempt(configs, prune):
+        return [{"average_accuracy": 0.5} for _ in configs]
+
+    plan = plans.read_plan(write(SEARCH))
+    tuning.search(plan, tmp_path, 1, attempt)
+    longer = plans.read_plan(write(SEARCH.replace("trials = 4", "trials = 5")))
+    assert len(tuning.search(longer, tmp_path, 1, attempt)) == 5
+    other = plans.read_plan(write(SEARCH.replace(old, new).replace("trials = 4", "trials = 6")))
+    with pytest.raises(VclError, match=rf"has changed since its search began \({changed}\).*mine.optuna.journal"):
+        tuning.search(other, tmp_path, 1, attempt)
+
+
+def test_a_search_of_an_earlier_version_continues_unless_its_choices_are_others(write, tmp_path, monkeypatch):
+    def attempt(configs, prune):
+        return [{"average_accuracy": 0.5} for _ in configs]
+
+    with monkeypatch.context() as before:
+        before.setattr(tuning, "check_same", lambda *_: None)
+        tuning.search(plans.read_plan(write(SEARCH)), tmp_path, 1, attempt)
+    more = plans.read_plan(
+        write(SEARCH.replace("[[4], [8]]", "[[4], [8], [16]]").replace("trials = 4", "trials = 5"))
+    )
+    with pytest.raises(VclError, match=r"since its search began \(space\)"):
+        tuning.search(more, tmp_path, 1, attempt)
+    plan = plans.read_plan(write(SEARCH.replace("trials = 4", "trials = 5")))
+    assert len(tuning.search(plan, tmp_path, 1, attempt)) == 5
+    assert tuning.open_study(plan, plan.search, tmp_path).user_attrs["plan"]["method"] == '"finetune"'
+
+
 @pytest.mark.parametrize("benchmark", ["split-mnist", "permuted-mnist"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_equal_searches_have_a_space_for_every_method_with_its_recipe_in_it(benchmark, method):

@@ -1,6 +1,8 @@
 """Settings chosen by Optuna: its sampler, its pruner and its storage; the runs are made like those of any sweep."""
 
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from vcl.runs.sweep import Outcome, Prune, Pruned
 
 Attempt = Callable[[Sequence[RunConfig], Prune], list[Outcome]]
 """Makes runs, and stops those of which the second argument says so."""
+PLANNED = ("benchmark", "method", "recipe", "seeds", "first_seed", "threads", "settings")
+"""Entries of a plan that its search must keep, beside its stream, space and sampler."""
 
 
 def search(plan: Plan, root: Path, at_once: int, attempt: Attempt) -> list[Candidate]:
@@ -150,12 +154,37 @@ def open_study(plan: Plan, wanted: Search, root: Path) -> Any:
             f"{journal} cannot be read by Optuna ({type(error).__name__}: {error}). Restore it, or move it away to "
             "begin the search anew; complete runs are not made again."
         ) from None
+    check_same(plan, wanted, study, journal)
     # A study that continues must not draw again what it drew at its start.
     made = len(study.get_trials(deepcopy=False))
     study.sampler = samplers[wanted.sampler](seed=wanted.seed + made)
     if wanted.recipe_first and not made:
         study.enqueue_trial(stored(recipe_of(plan), wanted.space))
     return study
+
+
+def check_same(plan: Plan, wanted: Search, study: Any, journal: Path) -> None:
+    """Refuse a study that was begun with another plan; one of an earlier version, which does not say, takes this."""
+    asked = {name: getattr(plan, name) for name in PLANNED}
+    asked |= {"stream": asdict(plan.stream), "space": wanted.space, "sampler": wanted.sampler}
+    # As text, since the storage has lists for tuples.
+    texts = {name: json.dumps(value, sort_keys=True, default=str) for name, value in asked.items()}
+    begun = study.user_attrs.get("plan")
+    if begun is None and all(same_choices(trial, wanted.space) for trial in study.get_trials(deepcopy=False)):
+        study.set_user_attr("plan", texts)
+    elif begun != texts:
+        changed = ", ".join(name for name in texts if begun and begun.get(name) != texts[name]) or "space"
+        raise VclError(
+            f"The file of the sweep {plan.name!r} has changed since its search began ({changed}), so that the trials "
+            f"so far are of another search. Give the file another name, or remove {journal} to begin anew; complete "
+            "runs are not made again."
+        )
+
+
+def same_choices(trial: Any, space: dict[str, dict[str, Any]]) -> bool:
+    """Whether a trial chose among as many choices as the space has."""
+    counts = {name: len(values["choices"]) for name, values in space.items() if "choices" in values}
+    return all(len(trial.distributions[name].choices) == counts[name] for name in counts if name in trial.params)
 
 
 def stored(settings: Settings, space: dict[str, dict[str, Any]]) -> dict[str, Any]:
