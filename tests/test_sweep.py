@@ -97,6 +97,18 @@ def test_a_search_continues_in_its_storage(write, tmp_path):
     assert len(tried) == 5
 
 
+def test_a_search_keeps_the_accuracy_of_each_seed_and_why_trials_failed(write, tmp_path):
+    plan = plans.read_plan(write("seeds = 2\n" + SEARCH))
+    outcomes = iter([[0.25, 0.75], [VclError("No room."), 0.5], [0.5, 0.5], [0.5, 0.5]])
+
+    def attempt(configs, prune):
+        return [o if isinstance(o, VclError) else {"average_accuracy": o} for o in next(outcomes)]
+
+    found = tuning.search(plan, tmp_path, 1, attempt)
+    assert [c.accuracies for c in found] == [(0.25, 0.75), (), (0.5, 0.5), (0.5, 0.5)]
+    assert [c.note for c in found] == ["", "No room.", "", ""]
+
+
 def test_the_first_trial_can_be_the_recipe(write, tmp_path):
     text = SEARCH.replace("trials = 4", "trials = 3\nrecipe_first = true").replace("high = 3", "high = 100")
     plan = plans.read_plan(write(text))
@@ -107,6 +119,8 @@ def test_the_first_trial_can_be_the_recipe(write, tmp_path):
     narrow = plans.read_plan(write(text.replace("high = 100", "high = 3")))
     with pytest.raises(VclError, match="the recipe has epochs = 30, which"):
         tuning.search(narrow, tmp_path / "narrow", 1, lambda configs, prune: [])
+    with pytest.raises(VclError, match="the recipe has further_epochs = None, which"):
+        tuning.stored({"further_epochs": None}, {"further_epochs": {"low": 1, "high": 5}})
 
 
 @pytest.mark.parametrize(
@@ -137,9 +151,7 @@ def test_a_search_of_an_earlier_version_continues_unless_its_choices_are_others(
     with monkeypatch.context() as before:
         before.setattr(tuning, "check_same", lambda *_: None)
         tuning.search(plans.read_plan(write(SEARCH)), tmp_path, 1, attempt)
-    more = plans.read_plan(
-        write(SEARCH.replace("[[4], [8]]", "[[4], [8], [16]]").replace("trials = 4", "trials = 5"))
-    )
+    more = plans.read_plan(write(SEARCH.replace("[4], [8]", "[4], [8], [16]").replace("trials = 4", "trials = 5")))
     with pytest.raises(VclError, match=r"since its search began \(space\)"):
         tuning.search(more, tmp_path, 1, attempt)
     plan = plans.read_plan(write(SEARCH.replace("trials = 4", "trials = 5")))

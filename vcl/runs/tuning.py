@@ -41,29 +41,35 @@ def search(plan: Plan, root: Path, at_once: int, attempt: Attempt) -> list[Candi
 
 def try_out(plan: Plan, study: Any, batch: Sequence[Any], attempt: Attempt) -> None:
     """Make the runs of some trials, and tell the study what they came to."""
-    optuna = imported()
     configs: list[RunConfig] = []
     owners: list[Any] = []
     for trial in batch:
         try:
             own = plan.configs(settings_of(trial))
         except VclError as error:
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-            study.set_user_attr(f"trial {trial.number}", str(error))
+            tell(study, trial, Candidate({}, (), str(error)))
             continue
         configs += own
         owners += [trial] * len(own)
     outcomes = attempt(configs, pruning(study, owners)) if configs else []
     for trial in {owner.number: owner for owner in owners}.values():
         ended = [outcome for outcome, owner in zip(outcomes, owners, strict=True) if owner is trial]
-        found = judged(settings_of(trial), ended)
-        if found.accuracy is not None:
-            study.tell(trial.number, found.accuracy)
-        else:
-            pruned = any(isinstance(outcome, Pruned) for outcome in ended)
-            state = optuna.trial.TrialState.PRUNED if pruned else optuna.trial.TrialState.FAIL
-            study.tell(trial.number, state=state)
-            study.set_user_attr(f"trial {trial.number}", found.note)
+        pruned = any(isinstance(outcome, Pruned) for outcome in ended)
+        tell(study, trial, judged(settings_of(trial), ended), pruned=pruned)
+
+
+def tell(study: Any, trial: Any, found: Candidate, *, pruned: bool = False) -> None:
+    """Tell the study what a trial came to; it keeps a mean, so that the seeds and the reason are kept beside it."""
+    optuna = imported()
+    live = optuna.trial.Trial(study, trial._trial_id)
+    if found.accuracy is not None:
+        live.set_user_attr("accuracies", list(found.accuracies))
+        study.tell(trial.number, found.accuracy)
+    elif pruned:
+        study.tell(trial.number, state=optuna.trial.TrialState.PRUNED)
+    else:
+        live.set_user_attr("note", found.note)
+        study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
 
 
 def pruning(study: Any, owners: Sequence[Any]) -> Prune:
@@ -122,9 +128,11 @@ def settings_of(trial: Any) -> Settings:
 
 
 def told(trial: Any) -> Candidate:
-    """A trial of the storage as a candidate."""
+    """A trial of the storage as a candidate; those of earlier versions have a mean and a state only."""
     settings, state = dict(trial.user_attrs.get("settings", {})), trial.state.name
-    return Candidate(settings, (trial.value,)) if state == "COMPLETE" else Candidate(settings, (), state)
+    if state == "COMPLETE":
+        return Candidate(settings, tuple(trial.user_attrs.get("accuracies", [trial.value])))
+    return Candidate(settings, (), trial.user_attrs.get("note", state) if state == "FAIL" else state)
 
 
 def open_study(plan: Plan, wanted: Search, root: Path) -> Any:
@@ -175,9 +183,9 @@ def check_same(plan: Plan, wanted: Search, study: Any, journal: Path) -> None:
     elif begun != texts:
         changed = ", ".join(name for name in texts if begun and begun.get(name) != texts[name]) or "space"
         raise VclError(
-            f"The file of the sweep {plan.name!r} has changed since its search began ({changed}), so that the trials "
-            f"so far are of another search. Give the file another name, or remove {journal} to begin anew; complete "
-            "runs are not made again."
+            f"The file of the sweep {plan.name!r} has changed since its search began ({changed}), so that the "
+            f"trials so far are of another search. Give the file another name, or remove {journal} to begin anew; "
+            "complete runs are not made again."
         )
 
 
@@ -198,7 +206,7 @@ def stored(settings: Settings, space: dict[str, dict[str, Any]]) -> dict[str, An
         choices = space[name].get("choices")
         if choices is not None and value in choices:
             values[name] = choices.index(value)
-        elif choices is None and space[name]["low"] <= value <= space[name]["high"]:
+        elif choices is None and value is not None and space[name]["low"] <= value <= space[name]["high"]:
             values[name] = value
         else:
             raise VclError(
