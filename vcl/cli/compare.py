@@ -138,9 +138,7 @@ def compare(
                 archive.keep(result, results / "compare" / "runs")
         outcomes |= dict(zip(missing, new, strict=True))
     rows, failed = rows_of(chosen, outcomes, spec)
-    parts = [benchmark, scenario, f"{num_tasks}-tasks" if num_tasks else None, network]
-    parts += ["x".join(map(str, hidden)) if hidden else None, "validation" if validation else None]
-    name, folder = "-".join(part for part in parts if part), tables or out / "compare"
+    name, folder = name_of(benchmark, options, network, hidden), tables or out / "compare"
     present(rows, name, folder, reference, as_json=json)
     if uncertainty:
         present_uncertainty(rows, chosen, name, folder, out, data_dir, as_json=json)
@@ -148,6 +146,26 @@ def compare(
         err.print(f"[bold]{escape(label)}[/bold] is not in the table: {escape(reason)}", soft_wrap=True)
     if failed:
         fail("\n".join(f"{label} failed: {reason}" for label, reason in failed.items()))
+
+
+def name_of(benchmark: str, options: "StreamOptions", network: str | None, hidden: tuple[int, ...] | None) -> str:
+    """What the files of a table are called: all that tells its stream and its networks from others.
+
+    >>> from vcl.benchmarks import StreamOptions
+    >>> name_of("split-digits", StreamOptions(num_tasks=2, online=50, validation=0.1), None, (8, 8))
+    'split-digits-2-tasks-online-50-8x8-validation-0.1'
+    """
+    parts = [
+        benchmark,
+        options.scenario,
+        f"{options.num_tasks}-tasks" if options.num_tasks else None,
+        "permute-first" if options.permute_first else None,
+        f"online-{options.online}" if options.online else None,
+        network,
+        "x".join(map(str, hidden)) if hidden else None,
+        f"validation-{options.validation}" if options.validation else None,
+    ]
+    return "-".join(part for part in parts if part)
 
 
 def configured(
