@@ -230,8 +230,9 @@ def test_labels_of_another_type_are_refused():
     kept = small(month(0))
     kept.learn(month(0))
     other = month(1)
-    with pytest.raises(VclError, match="another type"):
-        kept.learn(Batch("b", other.columns, None, [1] * 300))
+    for label in (0, 1):
+        with pytest.raises(VclError, match=f"the label {label}, .* another type"):
+            kept.learn(Batch("b", other.columns, None, [label] * 300))
 
 
 # Decisions
@@ -294,6 +295,16 @@ def test_thresholds_at_the_edges():
     assert reject_below(wrong, 0.5) == np.inf
     with pytest.raises(VclError, match="between 0 and 1"):
         reject_below(held, 1.5)
+
+
+def test_thresholds_are_the_same_after_saving():
+    """Of a model that is very sure of itself, most of all."""
+    held, _, _ = simulated(40, 0)
+    sure = replace(held, label_probability=np.full(40, np.float32(0.9999996), np.float64))
+    loaded = HeldOut.from_json(json.loads(json.dumps(sure.to_json())))
+    assert set_above(loaded, 0.9) == set_above(sure, 0.9) < 1
+    for name in ("confidence", "correct", "label_probability", "epistemic"):
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(sure, name))
 
 
 def test_what_is_unlike_the_training_data_is_noticed():

@@ -49,7 +49,8 @@ class HeldOut:
         )
 
     def to_json(self) -> dict[str, Any]:
-        numbers = {name: np.round(getattr(self, name), 6).tolist() for name in NUMBERS}
+        # Not rounded: with a threshold that was rounded up, sets would hold the truth less often than promised.
+        numbers = {name: getattr(self, name).tolist() for name in NUMBERS}
         return {**numbers, "correct": self.correct.astype(int).tolist()}
 
     @staticmethod

@@ -205,9 +205,10 @@ class KeptModel:
 
     def _check_labels(self, batch: Batch) -> None:
         known = {type(label) for label in self.model.classes_}
-        if known and (odd := next((label for label in batch.labels or [] if type(label) not in known), None)):
+        odd = [label for label in batch.labels or [] if type(label) not in known]
+        if known and odd:
             raise VclError(
-                f"{batch.source} has the label {odd!r}, but the labels so far were of another type, such as "
+                f"{batch.source} has the label {odd[0]!r}, but the labels so far were of another type, such as "
                 f"{self.model.classes_[0]!r}. Write labels the same way in all files."
             )
 
