@@ -106,6 +106,15 @@ def test_columns_are_found_by_name_and_checked():
         Encoder.fit({"id": np.array([f"c{i}" for i in range(200)], object)})
 
 
+def test_a_constant_column_is_not_divided_by_its_rounding():
+    constant = {"x": np.full(1000, 0.1)}
+    assert constant["x"].std() > 0, "which is what makes it hard"
+    encoder = Encoder.fit(constant)
+    assert encoder.columns[0].std == 1.0
+    np.testing.assert_allclose(encoder.encode({"x": np.array([0.1, 0.3])}), [[0.0], [0.2]], atol=1e-9)
+    assert Encoder.fit({"x": np.array([1.7e9, 1.7e9 + 4])}).columns[0].std == 2.0
+
+
 def test_a_batch_far_outside_is_reported():
     encoder = Encoder.fit(month(0).columns)
     assert encoder.warnings(month(1).columns) == []
@@ -150,6 +159,17 @@ def test_a_folder_of_images_is_learnt_and_predicted(capsys):
     capsys.readouterr()
     vcl("predict", "m.vcl", "shots/dark", "--json")
     assert [row["class"] for row in json.loads(capsys.readouterr().out)] == ["dark"] * 20
+
+
+def test_images_of_16_bits_keep_their_shades():
+    Path("shots").mkdir()
+    shades = np.array([[0, 257, 20_000], [40_000, 257 * 254, 65_535]], np.uint16)
+    Image.fromarray(shades).save("shots/deep.png")
+    assert read(Path("shots"), labelled=False).pixels.tolist() == [[[0, 1, 78], [156, 254, 255]]]
+    for kind in (np.int32, np.float32):
+        Image.fromarray(shades.astype(kind)).save("shots/deep.tif")
+        with pytest.raises(VclError, match=r"deep.tif .* 8 or 16 bits"):
+            read(Path("shots"), labelled=False)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from vcl.checkpoints import tree_digest
 from vcl.errors import VclError
 from vcl.methods import METHODS, make
 from vcl.model import Model
+from vcl.regression import RegressionModel
 from vcl.runs import StreamOptions, configure, run
 
 VCL_SMALL = {"hidden": (8,), "epochs": 20, "batch_size": 16, "learning_rate": 0.02}
@@ -305,6 +306,15 @@ def test_the_log_tells_what_was_learnt(tmp_path):
         ("a", 30, []),
     ]
     assert json.loads(json.dumps(log)) == log
+
+
+def test_a_constant_target_is_not_divided_by_its_rounding():
+    kept = RegressionModel("vcl", **{**VCL_SMALL, "epochs": 1})
+    with pytest.raises(VclError, match="one for each example"):
+        kept.learn(blobs(0)[0], [])
+    kept.learn(blobs(0)[0], np.full(len(blobs(0)[0]), 0.1))
+    assert kept.notes_["target"] == {"mean": pytest.approx(0.1), "std": 1.0}
+    assert np.full(len(blobs(0)[0]), 0.1).std() > 0, "which is what makes it hard"
 
 
 def test_further_batches_start_at_the_posterior_and_a_new_class_starts_afresh(monkeypatch):

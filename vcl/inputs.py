@@ -14,6 +14,8 @@ from vcl.errors import VclError
 from vcl.files import open_regular
 
 MOST_BYTES = 1 << 34
+ROUNDING = 1e-12
+"""Numbers that differ by a smaller part than this are equal up to rounding."""
 
 Label = Hashable
 
@@ -75,6 +77,17 @@ def as_taught(inputs: np.ndarray, spec: StreamSpec, what: str) -> np.ndarray:
     if spec.input_dtype == "uint8":
         raise VclError(f"{what} are not uint8, but this model was taught uint8 pixels. Give uint8 from 0 to 255.")
     return shaped.astype(np.float32) / np.float32(255)
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """The standard deviation of each column, to divide by: 1 where it is constant, and only rounding would differ.
+
+    >>> spread(np.array([[0.1, 1.0]] * 999 + [[0.1, 3.0]])).round(2).tolist()
+    [1.0, 0.06]
+    """
+    low, high, std = values.min(axis=0), values.max(axis=0), values.std(axis=0)
+    varies = high - low > ROUNDING * np.maximum(np.abs(low), np.abs(high))
+    return np.where(varies & (std > 0), std, 1.0)
 
 
 def read_npy(path: Path) -> np.ndarray:

@@ -10,7 +10,7 @@ from vcl import evaluation, learning
 from vcl.core import Learner
 from vcl.errors import VclError
 from vcl.evaluation import NormalPrediction, Uncertainty
-from vcl.inputs import Label, Targets, check_as_many
+from vcl.inputs import Label, Targets, check_as_many, spread
 from vcl.methods import REGRESSION
 from vcl.model import Model
 
@@ -38,7 +38,7 @@ class RegressionModel(Model):
     def _targets(self, y: Any, head: int) -> Targets:
         values = as_numbers(y)
         if self._snapshot is None:
-            self.notes_["target"] = {"mean": float(values.mean()), "std": float(values.std()) or 1.0}
+            self.notes_["target"] = {"mean": float(values.mean()), "std": float(spread(values))}
         heads = max(head + 1, len(self._head_classes))
         standard = (values - self._centre) / self._spread
         return Targets(standard.astype(np.float32), [], [MEAN_AND_LOG_VARIANCE] * heads, [])
@@ -89,7 +89,7 @@ def as_numbers(y: Any) -> Float[np.ndarray, "n"]:
     except (TypeError, ValueError) as error:
         raise VclError(f"The targets are not all numbers ({error}).") from None
     with np.errstate(over="ignore", invalid="ignore"):
-        if values.ndim != 1 or not (np.isfinite(values).all() and np.isfinite(values.std() if len(values) else 0.0)):
+        if values.ndim != 1 or not len(values) or not (np.isfinite(values).all() and np.isfinite(values.std())):
             raise VclError(
                 f"The targets have shape {values.shape}, but must be finite numbers of a usual size, one for each "
                 "example."

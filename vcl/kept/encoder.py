@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from vcl.errors import VclError
+from vcl.inputs import spread
 from vcl.kept.files import Columns
 
 MOST_CATEGORIES = 100
@@ -117,14 +118,14 @@ def described(name: str, values: np.ndarray) -> Column:
     if not len(there):
         raise VclError(f"The column {name!r} is empty. Leave it out with --ignore {name!r}.")
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = float(there.mean()), float(there.std())
+        mean, std = float(there.mean()), float(spread(there))
     if not np.isfinite([mean, std]).all():
         raise VclError(f"The column {name!r} has numbers that are too large to be scaled. Use other units.")
     return Column(
         name,
         "number",
         mean=mean,
-        std=std or 1.0,
+        std=std,
         low=float(there.min()),
         high=float(there.max()),
         missing=len(there) < len(values),

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -15,6 +15,9 @@ from vcl import inputs
 from vcl.errors import VclError
 from vcl.files import open_regular
 from vcl.inputs import Label, parse_npy
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 MISSING = {"", "na", "n/a", "nan", "null", "none"}
 USUAL_LABELS = ("label", "target", "class", "y")
@@ -216,7 +219,7 @@ def read_pictures(path: Path) -> Batch:
             with open_regular(file) as raw, Image.open(raw) as image:
                 if (size := image.width * image.height) > MOST_PIXELS:
                     raise ValueError(f"it has {size} pixels, and at most {MOST_PIXELS} are read")
-                pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA", "I;16") else "RGB"))
+                pixels = as_bytes(image)
         except Exception as error:  # formats of images are many, and so are their errors
             raise VclError(f"{file} could not be read as an image: {one_line(error)}.") from None
         arrays.append(pixels if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0))
@@ -227,6 +230,18 @@ def read_pictures(path: Path) -> Batch:
             )
     labels: list[Label] = [name for _, name in found if name is not None]
     return Batch(str(path), None, np.stack(arrays), labels or None)
+
+
+def as_bytes(image: "Image.Image") -> np.ndarray:
+    """The pixels of an image, grey or in colour, from 0 to 255."""
+    if image.mode.startswith("I;16"):
+        return np.round(np.asarray(image) / 257).astype(np.uint8)
+    if image.mode in ("I", "F"):
+        raise ValueError(
+            f"its pixels are numbers of mode {image.mode}, of which it is not known what is white; save it with 8 "
+            "or 16 bits"
+        )
+    return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
 
 
 def pictures(folder: Path) -> list[Path]:
