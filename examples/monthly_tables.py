@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as folder:
         model = (
             KeptModel.load(model_file) if model_file.exists() else KeptModel.begin(read(file, "churned"), epochs=40)
         )
-        entry = model.learn(read(file, model.label), test=0.2)
+        entry = model.learn(model.read(file), test=0.2)
         model.save(model_file)
         before = "–" if entry["accuracy_before"] is None else f"{entry['accuracy_before']:.3f}"
         print(
@@ -54,7 +54,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     new = Path(folder, "april-new.csv")
     write_month(new, seed=99)
-    batch = read(new, model.label)
+    batch = model.read(new)
     prediction = model.predict(batch)
     answered = prediction.probabilities.max(axis=1) >= reject_below(model.held_out["default"], 0.05)
     right = prediction.classes == model.numbers(batch.labels)

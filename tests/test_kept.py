@@ -189,6 +189,36 @@ def test_files_that_cannot_be_meant_are_refused(text, told):
         read(Path("x.csv"), "churned")
 
 
+def test_categories_that_look_like_numbers_keep_their_texts():
+    import pyarrow
+    from pyarrow import parquet
+
+    Path("a.csv").write_text("x,code,label\n1,01234,no\n2,1234,yes\n3,A1,no\n")
+    Path("b.csv").write_text("x,code\n1,01234\n2, 1234\n3,\n")
+    parquet.write_table(pyarrow.table({"x": [1.0, 2.0, 3.0], "code": ["01234", "1234", None]}), "c.parquet")
+    parquet.write_table(pyarrow.table({"x": [1.0, 2.0], "code": [1234.0, np.nan]}), "d.parquet")
+    kept = small(read(Path("a.csv")))
+    assert kept.encoder.columns[1].categories == ("01234", "1234", "A1")
+    for name in ("b.csv", "c.parquet"):
+        batch = kept.read(Path(name), labelled=False)
+        np.testing.assert_array_equal(kept.inputs(batch)[:, 1:], [[1, 0, 0], [0, 1, 0], [0, 0, 0]], name)
+        assert kept.encoder.warnings(batch.columns) == []
+    numbers = kept.read(Path("d.parquet"), labelled=False)
+    np.testing.assert_array_equal(kept.inputs(numbers)[:, 1:], [[0, 1, 0], [0, 0, 0]])
+
+
+def test_blank_labels_are_no_labels_when_predicting():
+    Path("a.csv").write_text("x,churned\n1,\n2,NA\n")
+    np.savez("a.npz", x=np.eye(2), y=np.full(2, np.nan))
+    for name in ("a.csv", "a.npz"):
+        assert read(Path(name), "churned", labelled=False).labels is None
+        with pytest.raises(VclError, match=r"Example 1 .* has no label"):
+            read(Path(name), "churned")
+    Path("a.csv").write_text("x,churned\n1,yes\n2,\n")
+    with pytest.raises(VclError, match=r"Example 2 .* has no label"):
+        read(Path("a.csv"), "churned", labelled=False)
+
+
 # The model
 
 

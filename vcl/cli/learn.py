@@ -113,7 +113,7 @@ def learn(
                 check_same(model, kept, fixed, ignore, shared_head)
             entries = []
             for number, file in enumerate(files):
-                batch = read(file, kept.label if kept else label, ignore=ignore)
+                batch = kept.read(file, ignore=ignore) if kept else read(file, label, ignore=ignore)
                 if kept is None:
                     settings = {"hidden": hidden, "epochs": epochs}
                     kept = KeptModel.begin(
@@ -215,12 +215,11 @@ def predict_model(
 ) -> None:
     """Predict the examples of a file; print them, or write them to a CSV or .npz file."""
     from vcl.files import write_output, writing
-    from vcl.kept import read
     from vcl.kept.decisions import unfamiliar_warning
 
     kept = opened(path)
     named = kept.task_named(task)
-    batch = read(file, kept.label, labelled=False)
+    batch = kept.read(file, labelled=False)
     prediction = kept.predict(batch, named)
     strange = kept.unfamiliar(batch, prediction, named)
     columns_far = kept.encoder.warnings(batch.columns) if kept.encoder and batch.columns else []

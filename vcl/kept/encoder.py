@@ -70,6 +70,11 @@ class Encoder:
         """What each input of the network is."""
         return [name for column in self.columns for name in names_of(column)]
 
+    @property
+    def categories(self) -> list[str]:
+        """The names of the columns that are categories."""
+        return [column.name for column in self.columns if column.kind == "category"]
+
     def encode(self, table: Columns) -> Float[np.ndarray, "n d"]:
         """The inputs of the network. Columns are found by name; further ones are ignored."""
         self.check(table)
@@ -154,7 +159,7 @@ def encoded(column: Column, values: np.ndarray) -> Float[np.ndarray, "n w"]:
 
 
 def as_texts(values: np.ndarray) -> list[str | None]:
-    """Texts of a category; one that looked like numbers in this batch was read as numbers."""
+    """Texts of a category; what is a number in this batch, and no text, as it is usually written."""
     if values.dtype == object:
         return values.tolist()
     return [None if value != value else f"{value:g}" for value in values.tolist()]  # noqa: PLR0124

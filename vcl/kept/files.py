@@ -1,5 +1,6 @@
 """Batches of data from files: CSV, Parquet, NumPy arrays, folders of images by class."""
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -25,6 +26,8 @@ MOST_BYTES = 1 << 34
 MOST_PIXELS = 1 << 26
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"}
 
+Table = dict[str, list[Any]]
+"""Columns as a file has them."""
 Columns = dict[str, np.ndarray]
 """float64 with NaN for missing numbers, or objects: strings, with None for missing ones."""
 
@@ -47,13 +50,23 @@ class Batch:
         return len(next(iter((self.columns or {}).values()), ()))
 
 
-def read(path: Path, label: str | None = None, *, ignore: Sequence[str] = (), labelled: bool = True) -> Batch:
-    """One batch of data. `label` is the column with the labels; to predict (`labelled=False`) none is needed."""
+def read(
+    path: Path,
+    label: str | None = None,
+    *,
+    ignore: Sequence[str] = (),
+    labelled: bool = True,
+    categories: Sequence[str] = (),
+) -> Batch:
+    """One batch of data. `label` is the column with the labels; to predict (`labelled=False`) none is needed.
+
+    Columns that are known as `categories` keep their texts, even where all of them look like numbers.
+    """
     if not path.exists():
         raise VclError(f"There is no file or folder {path}.")
     if path.is_dir():
         return read_pictures(path)
-    readers: dict[str, Callable[[Path], tuple[Columns | np.ndarray, Any]]] = {
+    readers: dict[str, Callable[[Path], tuple[Table | np.ndarray, Any]]] = {
         ".csv": read_csv,
         ".parquet": read_parquet,
         ".npz": read_npz,
@@ -73,19 +86,22 @@ def read(path: Path, label: str | None = None, *, ignore: Sequence[str] = (), la
             )
         if labels is not None and len(labels) != len(content):
             raise VclError(f"{path} has {len(content)} examples and {len(labels)} labels; they must be as many.")
-        as_list = None if labels is None else as_labels(np.asarray(labels).tolist(), path)
+        as_list = None if labels is None else as_labels(np.asarray(labels).tolist(), path, labelled)
         if content.dtype == np.uint8 or content.ndim > 2:
             return Batch(str(path), None, content, as_list)
         numbers = {f"x{i + 1}": content[:, i].astype(np.float64) for i in range(content.shape[1])}
         return Batch(str(path), numbers, None, as_list)
-    content = {name: column for name, column in content.items() if name not in ignore}
-    name = label_column(path, list(content), label, labelled)
-    values = content.pop(name, None) if name else None
-    if not content:
+    table = {
+        name: typed(column, as_text=name in categories) for name, column in content.items() if name not in ignore
+    }
+    name = label_column(path, list(table), label, labelled)
+    values = table.pop(name, None) if name else None
+    if not table:
         raise VclError(f"{path} has no columns beside the labels, so there is nothing to predict them from.")
-    if not len(next(iter(content.values()))):
+    if not len(next(iter(table.values()))):
         raise VclError(f"{path} holds no examples.")
-    return Batch(str(path), content, None, None if values is None else as_labels(values.tolist(), path), name)
+    as_list = None if values is None else as_labels(values.tolist(), path, labelled)
+    return Batch(str(path), table, None, as_list, name)
 
 
 def one_line(error: Exception) -> str:
@@ -107,17 +123,19 @@ def label_column(path: Path, names: list[str], label: str | None, labelled: bool
     )
 
 
-def as_labels(values: list[Any], path: Path) -> list[Label]:
-    """Labels as whole numbers where all are; otherwise as they are."""
-    for number, value in enumerate(values):
-        if value is None or value != value:  # noqa: PLR0124
-            raise VclError(f"Example {number + 1} of {path} has no label. Remove it, or give it one.")
+def as_labels(values: list[Any], path: Path, labelled: bool) -> list[Label] | None:
+    """Labels as whole numbers where all are; otherwise as they are. To predict, all of them may be missing."""
+    missing = [number for number, value in enumerate(values, start=1) if value is None or value != value]  # noqa: PLR0124
+    if missing and len(missing) == len(values) and not labelled:
+        return None
+    if missing:
+        raise VclError(f"Example {missing[0]} of {path} has no label. Remove it, or give it one.")
     if all(isinstance(value, float) and value.is_integer() for value in values):
         return [int(value) for value in values]
     return values
 
 
-def read_csv(path: Path) -> tuple[Columns, None]:
+def read_csv(path: Path) -> tuple[Table, None]:
     try:
         with open_regular(path, most=MOST_BYTES) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as file:
             rows = list(csv.reader(file))
@@ -134,21 +152,21 @@ def read_csv(path: Path) -> tuple[Columns, None]:
             f"{len(names)}. Fields with commas need quotes."
         )
     columns = zip(*body, strict=True) if body else ([] for _ in names)
-    return {name: typed(list(column)) for name, column in zip(names, columns, strict=True)}, None
+    return {name: list(column) for name, column in zip(names, columns, strict=True)}, None
 
 
-def typed(values: list[Any]) -> np.ndarray:
-    """A column of numbers where all that is there is a number, else of strings."""
+def typed(values: list[Any], *, as_text: bool = False) -> np.ndarray:
+    """A column of numbers where all that is there is a number, else of strings; or as the text that it is."""
     found = [None if value is None or str(value).strip().lower() in MISSING else value for value in values]
-    try:
-        return np.array([np.nan if value is None else float(value) for value in found], np.float64)
-    except (TypeError, ValueError):
-        column = np.empty(len(found), object)
-        column[:] = [None if value is None else str(value).strip() for value in found]
-        return column
+    if not (as_text and all(value is None or isinstance(value, str) for value in found)):
+        with contextlib.suppress(TypeError, ValueError):
+            return np.array([np.nan if value is None else float(value) for value in found], np.float64)
+    column = np.empty(len(found), object)
+    column[:] = [None if value is None else str(value).strip() for value in found]
+    return column
 
 
-def read_parquet(path: Path) -> tuple[Columns, None]:
+def read_parquet(path: Path) -> tuple[Table, None]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -158,7 +176,7 @@ def read_parquet(path: Path) -> tuple[Columns, None]:
             table = parquet.read_table(file)
         if twice := {name for name in table.column_names if table.column_names.count(name) > 1}:
             raise VclError(f"{path} has two columns named {sorted(twice)[0]!r}. Rename one.")
-        return {name: typed(table.column(name).to_pylist()) for name in table.column_names}, None
+        return {name: table.column(name).to_pylist() for name in table.column_names}, None
     except (OSError, ArrowException, ValueError, OverflowError) as error:
         raise VclError(f"{path} could not be read as a Parquet file: {one_line(error)}.") from None
 

@@ -18,7 +18,7 @@ from vcl.keeping import check_facts
 from vcl.kept.decisions import HeldOut, unfamiliar
 from vcl.kept.drift import Drift, drift, river_is_there
 from vcl.kept.encoder import Encoder
-from vcl.kept.files import Batch, fingerprint
+from vcl.kept.files import Batch, fingerprint, read
 from vcl.methods import METHODS, default_method
 from vcl.model import DEFAULT_TASK, Model
 
@@ -140,6 +140,11 @@ class KeptModel:
         known = {**default_settings(method, batch.size), **settings}
         model = Model(method, seed=seed, shared_head=shared_head, **known)
         return KeptModel(model, encoder, batch.label, threads, {}, [])
+
+    def read(self, path: Path, *, ignore: Sequence[str] = (), labelled: bool = True) -> Batch:
+        """One more batch from a file, with the same column of labels and the same categories as the first."""
+        categories = self.encoder.categories if self.encoder else []
+        return read(path, self.label, ignore=ignore, labelled=labelled, categories=categories)
 
     # Learning
 
