@@ -15,13 +15,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vcl.errors import VclError
 from vcl.evaluation import Uncertainty
+from vcl.inputs import spread
 from vcl.methods import default_method
 from vcl.model import Model
 from vcl.regression import RegressionModel
 
 Same = TypeVar("Same", bound="ContinualEstimator")
-NOISE = 1e-9
-"""A standard deviation that is this small a part of the mean is rounding noise."""
 
 
 class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -95,7 +94,7 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
             self.model_ = self._begin(x.shape[1])
             self.model_.notes_["inputs"] = {
                 "mean": (x.mean(axis=0) if self.scale else np.zeros(x.shape[1])).tolist(),
-                "std": (spreads(x) if self.scale else np.ones(x.shape[1])).tolist(),
+                "std": (spread(x) if self.scale else np.ones(x.shape[1])).tolist(),
             }
         self.model_.learn(self._scaled(x), y, task)
 
@@ -147,13 +146,6 @@ class ContinualEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn h
         return {}
 
     def _restore_labels(self, kept: dict[str, Any]) -> None: ...
-
-
-def spreads(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d"]:
-    """The standard deviation of each feature; 1 for one that is constant, whose own is 0 or rounding noise."""
-    spread, size = x.std(axis=0), np.maximum(np.abs(x.mean(axis=0)), np.finfo(x.dtype).tiny)
-    constant = (x.max(axis=0) == x.min(axis=0)) | (spread <= NOISE * size)
-    return np.where(constant, 1.0, spread)
 
 
 def plain(value: Any) -> Any:
