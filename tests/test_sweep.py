@@ -152,8 +152,10 @@ def test_a_search_of_an_earlier_version_continues_unless_its_choices_are_others(
         before.setattr(tuning, "check_same", lambda *_: None)
         tuning.search(plans.read_plan(write(SEARCH)), tmp_path, 1, attempt)
     more = plans.read_plan(write(SEARCH.replace("[4], [8]", "[4], [8], [16]").replace("trials = 4", "trials = 5")))
-    with pytest.raises(VclError, match=r"since its search began \(space\)"):
-        tuning.search(more, tmp_path, 1, attempt)
+    chosen = plans.read_plan(write(SEARCH.replace("epochs = {low = 1, high = 3}", "epochs = {choices = [1, 3]}")))
+    for other in (more, chosen):
+        with pytest.raises(VclError, match=r"since its search began \(space\)"):
+            tuning.search(other, tmp_path, 1, attempt)
     plan = plans.read_plan(write(SEARCH.replace("trials = 4", "trials = 5")))
     assert len(tuning.search(plan, tmp_path, 1, attempt)) == 5
     assert tuning.open_study(plan, plan.search, tmp_path).user_attrs["plan"]["method"] == '"finetune"'

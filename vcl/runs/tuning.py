@@ -191,8 +191,8 @@ def check_same(plan: Plan, wanted: Search, study: Any, journal: Path) -> None:
 
 def same_choices(trial: Any, space: dict[str, dict[str, Any]]) -> bool:
     """Whether a trial chose among as many choices as the space has."""
-    counts = {name: len(values["choices"]) for name, values in space.items() if "choices" in values}
-    return all(len(trial.distributions[name].choices) == counts[name] for name in counts if name in trial.params)
+    before = {name: len(getattr(values, "choices", ())) for name, values in trial.distributions.items()}
+    return all(before[name] == len(values.get("choices", ())) for name, values in space.items() if name in before)
 
 
 def stored(settings: Settings, space: dict[str, dict[str, Any]]) -> dict[str, Any]:
