@@ -51,7 +51,7 @@ ALLOWED = {
         "runs",
     },
     "regression": {"core", "errors", "evaluation", "inputs", "learning", "methods", "model"},
-    "sklearn": {"errors", "evaluation", "methods", "model", "regression"},
+    "sklearn": {"errors", "evaluation", "inputs", "methods", "model", "regression"},
     "kept": {"checkpoints", "core", "errors", "evaluation", "files", "inputs", "keeping", "kept", "learning"}
     | {"methods", "model", "noise", "nets", "posteriors"},
     "analysis": NUMERICS | STORED | {"analysis"},
