@@ -10,8 +10,8 @@ where U ⊗ V is the inverse of the damped precision (A' + π√δ I) ⊗ (G' + 
 the task's own, and δ the precision of the first prior. λ and β are those of GVCL (Loo, Swaroop & Turner, 2020):
 λ = β = 1 is Bayes' rule, β → 0 Kronecker-factored Laplace, λ = 0 fine-tuning under noise.
 
-The curvature of a task is expected around the new mean with the spread of the earlier posterior, in the first task the
-prior's; the fixed point of the recursion would have the task's own.
+The curvature of a task is expected around the new mean with the spread of the earlier posterior, in the first task
+the prior's; the fixed point of the recursion would have the task's own.
 
 The expectation samples pre-activations, independently for each example: h M + √(β hᵀ U h) V^½ ε. Adam works in the
 eigenbasis of the earlier pair. The state holds a mean and one pair for each layer, whatever the number of tasks.
