@@ -15,7 +15,7 @@ from typing import Any
 
 import vcl
 from vcl.report.figures.drawing import DISTINCT, canvas, caption, saved, tidy
-from vcl.runs.archive import find, keep, kept_results
+from vcl.runs.archive import find, is_whole, keep, kept_results
 from vcl.runs.comparison import Row, cell, difference, difference_cell, row
 from vcl.runs.results import Result
 from vcl.runs.sweep import run_all
@@ -93,7 +93,7 @@ def results(benchmark: str, change: dict[str, Any], seeds: int, out: Path) -> li
     """Of every seed: those kept, and for the others runs."""
     found = []
     for config in configs(benchmark, change, seeds):
-        result = find(config, kept_results(KEPT))
+        result = find(config, filter(is_whole, kept_results(KEPT)))
         if result is None:
             (result,) = run_all([config], out, 1, watch=lambda *_: None)
             keep(result, KEPT / "ablations")
