@@ -292,6 +292,24 @@ def test_without_strength_the_loss_is_the_likelihood_under_noise():
     assert held > free + 1.0
 
 
+def test_a_task_s_curvature_is_expected_under_its_own_spread_or_the_earlier_one(stream):
+    inputs = jnp.asarray(stream.train(0).inputs)
+
+    def hidden_power(learner):
+        """E[h²], summed over units: what the pair of the upper layer says, and what the posterior does."""
+        state = observe(learner, stream, stages=1)[-1]
+        told = state.pairs[-1].inputs[0]
+        q = learner.posterior(believed(state, 0))
+        lower = MatrixNormal(from_layers([q.mean.body[0]]), q.spreads[:1])
+        drawn = jax.nn.relu(logits_kronecker(KEY, lower, inputs, 500))
+        return float(jnp.trace(told) / told[-1, -1]) - 1.0, float(jnp.sum(drawn**2) / drawn[..., 0].size)
+
+    own, drawn = hidden_power(dataclasses.replace(SMALL, rounds=6, temperature=1.0, curvature_under="own"))
+    earlier, _ = hidden_power(dataclasses.replace(SMALL, rounds=6, temperature=1.0))
+    assert own == pytest.approx(drawn, rel=0.1)
+    assert earlier > 1.3 * own
+
+
 def test_it_remembers_what_fine_tuning_forgets():
     stream = make_stream(shared_head=True)
     learner = dataclasses.replace(SMALL, epochs=30, strength=3.0)

@@ -10,8 +10,8 @@ where U ⊗ V is the inverse of the damped precision (A' + π√δ I) ⊗ (G' + 
 the task's own, and δ the precision of the first prior. λ and β are those of GVCL (Loo, Swaroop & Turner, 2020):
 λ = β = 1 is Bayes' rule, β → 0 Kronecker-factored Laplace, λ = 0 fine-tuning under noise.
 
-The curvature of a task is expected around the new mean with the spread of the earlier posterior, in the first task
-the prior's; the fixed point of the recursion would have the task's own.
+The curvature of a task is expected around the new mean, either with the task's own spread, as the fixed point of the
+recursion has it, or with that of the earlier posterior, in the first task the prior's.
 
 The expectation samples pre-activations, independently for each example: h M + √(β hᵀ U h) V^½ ε. Adam works in the
 eigenbasis of the earlier pair. The state holds a mean and one pair for each layer, whatever the number of tasks.
@@ -69,6 +69,7 @@ from vcl.training import Adam, Batch, Data, masked_mean
 
 Pairs = tuple[Kronecker, ...]
 MERGES = {"nearest": nearest, "sums": merge}
+BAYES = {"strength": 1.0, "temperature": 1.0, "curvature_under": "own"}
 
 
 class Belief(NamedTuple):
@@ -153,6 +154,10 @@ class KroneckerVCL(Settings):
         Literal["nearest", "sums"],
         "one pair for the sum of two: the nearest in the Frobenius norm, or the product of the factors' sums",
     ] = "nearest"
+    curvature_under: Annotated[
+        Literal["earlier", "own"],
+        "whose spread a task's curvature is expected under: the earlier posterior's or, as in Bayes' rule, its own",
+    ] = "earlier"
     forgetting: Annotated[float, "ε, how much of the earlier posterior is given up before each batch of data"] = 0.0
     coreset: Annotated[int, "examples of each task set aside, and trained on just before testing"] = 0
     coreset_selection: Annotated[Literal["random", "k-center"], "how the coreset is chosen"] = "random"
@@ -170,8 +175,8 @@ class KroneckerVCL(Settings):
         },
         # Bayes' rule, equation 1 of the paper with a matrix normal.
         "published": family_settings(
-            split={"epochs": 15, "strength": 1.0, "temperature": 1.0},
-            permuted={"epochs": 10, "batch_size": 512, "strength": 1.0, "temperature": 1.0},
+            split={"epochs": 15, **BAYES},
+            permuted={"epochs": 10, "batch_size": 512, **BAYES},
         ),
     }
 
@@ -262,9 +267,11 @@ class KroneckerVCL(Settings):
         rotated = rotated_data(bases, prior.mean, data)
         first = inputs_squared(prior.mean, data)
         recalled = self.recollection(state, bases, head)
-        parts = shares(epochs, self.rounds)
+        parts, pairs = shares(epochs, self.rounds), prior.pairs
         for number, share in enumerate(parts):
-            pairs = self.with_curvature(jax.random.fold_in(key, 2 * number), weights, prior, data, first, noisy=warm)
+            pairs = self.with_curvature(
+                jax.random.fold_in(key, 2 * number), Belief(weights, pairs), prior, data, first, noisy=warm
+            )
             spreads = self.posterior(Belief(weights, pairs), noisy=warm).spreads
             rotated = with_leverage(rotated, bases, prior.mean, spreads[0])
             step = Round(self.loss, self.learning_rate, self.schedule, number=number, rounds=len(parts))
@@ -280,7 +287,7 @@ class KroneckerVCL(Settings):
             )
             weights, warm = rotate_back(bases, carry[0], prior.mean), True
         pairs = self.with_curvature(
-            jax.random.fold_in(key, 2 * self.rounds), weights, prior, data, first, noisy=True
+            jax.random.fold_in(key, 2 * self.rounds), Belief(weights, pairs), prior, data, first, noisy=True
         )
         return Belief(weights, pairs)
 
@@ -306,16 +313,17 @@ class KroneckerVCL(Settings):
     def with_curvature(
         self,
         key: Key[Array, ""],
-        weights: Weights,
+        belief: Belief,
         prior: Belief,
         data: Data,
         first: Float[Array, "i i"] | None,
         *,
         noisy: bool,
     ) -> Pairs:
-        """The earlier pairs merged with those of the task, expected under the posterior around `weights`."""
-        q = self.posterior(Belief(weights, prior.pairs), noisy=noisy) if self.temperature else None
-        factors = kronecker_factors(key, weights, data, self.fisher, q=q, first=first, family=self.family)
+        """The earlier pairs merged with those of the task, expected around what is believed of it so far."""
+        spread = belief.pairs if self.curvature_under == "own" else prior.pairs
+        q = self.posterior(Belief(belief.mean, spread), noisy=noisy) if self.temperature else None
+        factors = kronecker_factors(key, belief.mean, data, self.fisher, q=q, first=first, family=self.family)
         return tuple(
             MERGES[self.merging](old, Kronecker(data.size * new.inputs, new.outputs))
             for old, new in zip(prior.pairs, factors, strict=True)
