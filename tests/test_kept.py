@@ -21,6 +21,7 @@ from vcl.evaluation import Prediction
 from vcl.kept import Batch, Encoder, KeptModel, read
 from vcl.kept.decisions import HeldOut, reject_below, set_above, unfamiliar, unfamiliar_warning
 from vcl.kept.drift import drift
+from vcl.kept.files import fingerprint
 from vcl.kept.onnx import export_onnx
 
 SMALL = ("--hidden", "8", "--epochs", "30", "--quiet")
@@ -170,6 +171,16 @@ def test_images_of_16_bits_keep_their_shades():
         Image.fromarray(shades.astype(kind)).save("shots/deep.tif")
         with pytest.raises(VclError, match=r"deep.tif .* 8 or 16 bits"):
             read(Path("shots"), labelled=False)
+
+
+def test_the_same_inputs_with_other_labels_are_other_data(tmp_path):
+    inputs, labels = tmp_path / "month.npy", tmp_path / "month-labels.npy"
+    np.save(inputs, np.zeros((3, 2)))
+    found = {fingerprint(inputs)}
+    for values in ([0, 1, 0], [0, 1, 1]):
+        np.save(labels, np.array(values))
+        found.add(fingerprint(inputs))
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize(

@@ -147,3 +147,9 @@ def test_the_footprint_counts_the_columns_in_use(states):
 def test_nothing_tells_which_column_to_ask_in_the_class_scenario():
     with pytest.raises(VclError, match="scenario"):
         LEARNER.init(KEY, StreamSpec((6,), "float32", 4, (0, 0), 10, "class"))
+
+
+def test_a_column_that_later_ones_read_is_not_trained_again(stream, states):
+    data = to_device(stream.train(0), stream.spec.capacity)
+    with pytest.raises(VclError, match="later tasks were learnt since"):
+        LEARNER.observe(KEY, states[2], stream.spec.task(0), data, Fitter())

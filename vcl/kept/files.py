@@ -200,9 +200,14 @@ def read_npz(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def read_npy(path: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    beside = path.with_name(f"{path.stem}-labels.npy")
+    beside = labels_beside(path)
     labels = inputs.read_npy(beside) if beside.exists() else None
     return checked(inputs.read_npy(path), path), label_array(labels, beside)
+
+
+def labels_beside(path: Path) -> Path:
+    """Where the labels of an .npy file are, if there are any."""
+    return path.with_name(f"{path.stem}-labels.npy")
 
 
 def checked(array: np.ndarray, path: Path) -> np.ndarray:
@@ -267,9 +272,10 @@ def pictures(folder: Path) -> list[Path]:
 
 
 def fingerprint(path: Path) -> str:
-    """SHA-256 of a file, or of all images in a folder with their names."""
+    """SHA-256 of a file with its labels, or of all images in a folder with their names."""
     checksum = hashlib.sha256()
-    for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
+    beside = [labels_beside(path)] if path.suffix.lower() == ".npy" and labels_beside(path).is_file() else []
+    for file in [path, *beside] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
         checksum.update(b"" if path.is_file() else str(file.relative_to(path)).encode())
         with open_regular(file, most=MOST_BYTES) as contents:
             while part := contents.read(1 << 20):

@@ -72,6 +72,7 @@ class Progressive(Settings):
         "fast": family_settings(
             split={"learning_rate": 0.003, "schedule": "cosine"},
             permuted={"learning_rate": 0.003, "schedule": "cosine", "epochs": 6},
+            split_mnist={"learning_rate": 0.0046, "schedule": "constant"},
         ),
         # The paper has reinforcement learning only: one pass, batches of 10 as in Chaudhry et al. (2019), but Adam.
         "published": family_settings(
@@ -101,6 +102,11 @@ class Progressive(Settings):
     def observe(
         self, key: Key[Array, ""], state: ProgressiveState, task: Task, data: Data, fit: Fit
     ) -> ProgressiveState:
+        if bool(state.learnt[task.index + 1 :].any()):
+            raise VclError(
+                f"Task {task.index + 1} has more data, but later tasks were learnt since, and their columns read "
+                "that of this task: it is frozen, as the publication has it. Teach such data as a task of its own."
+            )
         start = select(state.columns, task.index)
         old = all_activations(state.columns, jnp.int32(task.index), data.inputs)
         rows = Data(jnp.arange(data.capacity)[:, None], data.labels, data.size)

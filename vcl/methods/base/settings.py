@@ -23,13 +23,20 @@ Recipes = dict[str, dict[str, dict[str, Any]]]
 """Settings by recipe and by family of benchmarks (or single benchmark): `recipes["fast"]["split"]`."""
 
 
-def family_settings(split: dict[str, Any], permuted: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """One recipe: settings for both families, on data sets large and small."""
+def family_settings(
+    split: dict[str, Any],
+    permuted: dict[str, Any],
+    split_mnist: dict[str, Any] | None = None,
+    permuted_mnist: dict[str, Any] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """One recipe: settings for both families, on data sets large and small, and others where they were searched."""
     return {
         "split": {**SPLIT, **split},
         "permuted": {**PERMUTED, **permuted},
         "split-digits": {**split, **SPLIT_DIGITS},
         "permuted-digits": {**permuted, **PERMUTED_DIGITS},
+        **({"split-mnist": {**SPLIT, **split, **split_mnist}} if split_mnist else {}),
+        **({"permuted-mnist": {**PERMUTED, **permuted, **permuted_mnist}} if permuted_mnist else {}),
     }
 
 
