@@ -37,6 +37,7 @@ def result(accuracy: float, *, method: str = "finetune", parameters: int = PLAIN
         "scores": [[], [SCORE, {**SCORE, "calibration_error": 0.03}]],
         "parameters": parameters,
         "stored_examples": kept,
+        "state_bytes": 1_250_000,
         "train_seconds": 2.0,
         "steps": 30,
     }
@@ -96,6 +97,7 @@ def test_cells_have_the_units_and_the_spread_that_their_titles_promise():
         "negative log-likelihood": "0.500 ± 0.000",
         "parameters": str(PLAIN),
         "stored examples": "0",
+        "state (MB)": "1.25",
         "steps": "30",
         "training (s)": "2 ± 0",
         "CPU (s)": "",

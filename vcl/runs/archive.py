@@ -12,6 +12,8 @@ from vcl.runs.config import RunConfig
 from vcl.runs.legacy import remake
 from vcl.runs.results import Result, TaskScores
 
+NOT_SHOWN = {"run", "untrained_accuracy", "accuracy_before_learning"}
+"""What no table is made of."""
 DIGITS = 6
 """Decimals of the scores that are kept; accuracies keep all."""
 
@@ -42,8 +44,8 @@ def is_result(value: Any) -> bool:
 
 
 def is_whole(result: Result) -> bool:
-    """Whether a result has all that `result.json` has; those kept for their accuracies alone have less."""
-    return Result.__required_keys__ <= result.keys()
+    """Whether a result has all that tables show; those kept for their accuracies alone have less."""
+    return Result.__required_keys__ - NOT_SHOWN <= result.keys()
 
 
 def same(config: RunConfig, result: Result, without_effect: Sequence[str] = ()) -> bool:

@@ -27,6 +27,7 @@ MEASURES = {
     "negative_log_likelihood": ("negative log-likelihood", 1.0, 3),
     "parameters": ("parameters", 1.0, 0),
     "stored_examples": ("stored examples", 1.0, 0),
+    "state_bytes": ("state (MB)", 1e-6, 2),
     "steps": ("steps", 1.0, 0),
     "train_seconds": ("training (s)", 1.0, 0),
     "cpu_seconds": ("CPU (s)", 1.0, 0),
@@ -36,7 +37,7 @@ SHOWN = ("average_accuracy", "forgetting", "learning_accuracy", "calibration_err
 """The measures of the table in the terminal, which must fit; files have all."""
 DIFFERENCES = ("average_accuracy", "calibration_error", "brier_score", "negative_log_likelihood")
 """The measures whose paired differences are tabulated."""
-CERTAIN = {"parameters", "stored_examples", "steps"}
+CERTAIN = {"parameters", "stored_examples", "state_bytes", "steps"}
 """Measures that do not depend on the seed, so that they have no standard deviation."""
 
 

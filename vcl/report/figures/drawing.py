@@ -26,6 +26,7 @@ CHANNELS = "gray"
 DISTINCT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 METHOD_COLOURS = {
     "kronecker-vcl": "#b2182b",
+    "kronecker-vcl-recall": "#c51b7d",
     "vcl": "#e08214",
     "gvcl": "#8c510a",
     "laplace": "#2166ac",
@@ -37,7 +38,6 @@ METHOD_COLOURS = {
 """The methods that stand out among many."""
 FURTHER = (
     "#1b7837",
-    "#c51b7d",
     "#01665e",
     "#5e4fa2",
     "#bf812d",
