@@ -4,10 +4,10 @@
     .venv/bin/python bench/equal_search.py permuted-mnist --methods ewc,laplace --num-tasks 5
 
 bench/spaces.toml declares what is varied for each method. Optuna's sampler chooses; the first trial has the settings
-of the recipe `fast`, so that the best is never worse on validation data. After five trials, one that lies below the
-median of the others after some task is given up. The seed, 100, is one that no table of results uses. Runs and the
-searches' storage are kept in the folder that --out names, so that the same command continues; results/search/equal
-gets every trial, and a table of the best, and what is there already is not searched again.
+of the recipe `fast` at that time, so that the best is never worse on validation data. After five trials, one that
+lies below the median of the others after some task is given up. The seed, 100, is one that no table of results uses.
+Runs and the searches' storage are kept in the folder that --out names, so that the same command continues;
+results/search/equal gets every trial, and a table of the best, and what is there already is not searched again.
 """
 
 import argparse
@@ -64,8 +64,8 @@ def is_finished(plan: Plan, path: Path) -> bool:
 
 
 def summary(documents: list[dict[str, Any]]) -> str:
-    """A line for each method: the recipe and the best of its trials, in per cent."""
-    lines = ["| method | tasks | recipe `fast` | best | settings of the best | trials | given up |"]
+    """A line for each method: the recipe when it was searched and the best of its trials, in per cent."""
+    lines = ["| method | tasks | the recipe then | best | settings of the best | trials | given up |"]
     lines.append("| --- | ---: | ---: | ---: | --- | ---: | ---: |")
     for document in documents:
         trials = [

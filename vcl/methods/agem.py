@@ -35,6 +35,7 @@ class AGEM(EpisodicLearner):
         "fast": family_settings(
             split={"optimizer": "adam", "learning_rate": 0.001, "epochs": 3, "batch_size": 128, "reference": 192},
             permuted={"learning_rate": 0.03, "schedule": "cosine", "epochs": 1, "batch_size": 5, "reference": 44},
+            split_mnist={"learning_rate": 0.0017, "reference": 154},
         ),
         "published": family_settings(
             split={"learning_rate": 0.1, "epochs": 1, "batch_size": 10, "memory": 250, "reference": 256},

@@ -52,6 +52,7 @@ CHOSEN = {"learning_rate": 0.002, "schedule": "cosine"}
 SEARCHED = family_settings(
     split={**CHOSEN, "strength": 0.00003, "margin": 0.002},
     permuted={**CHOSEN, "strength": 0.003, "margin": 0.03},
+    split_mnist={"learning_rate": 0.0028, "strength": 0.000016, "margin": 0.0009},
 )
 
 Units = tuple[Bool[Array, "_"], ...]

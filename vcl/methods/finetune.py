@@ -25,7 +25,9 @@ class Finetune(PointLearner):
     10
     """
 
-    recipes: ClassVar[Recipes] = {"fast": family_settings(split={}, permuted={})}
+    recipes: ClassVar[Recipes] = {
+        "fast": family_settings(split={}, permuted={}, split_mnist={"learning_rate": 0.00017})
+    }
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> PointState:
         return PointState(random(key, self.architecture, spec))

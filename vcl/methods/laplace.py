@@ -86,6 +86,13 @@ class Laplace(PointLearner):
                 "epochs": 20,
                 "batch_size": 1024,
             },
+            split_mnist={"strength": 39.0, "learning_rate": 0.0066},
+            permuted_mnist={
+                "coordinates": "eigenbasis",
+                "learning_rate": 0.005,
+                "epochs": 10,
+                "batch_size": 512,
+            },
         ),
         # Bayes' rule with the exact sum of the tasks' curvatures. Epochs, batch size and rate are ours.
         "published": family_settings(

@@ -80,6 +80,7 @@ class RWalk(PointLearner):
                 "fisher_rate": 0.01,
                 "epsilon": 0.1,
             },
+            split_mnist={"strength": 0.18, "learning_rate": 0.0018},
         ),
         # λ, batch size and one pass of Chaudhry et al. (2019); they use SGD, the original code Adam at this rate.
         "published": family_settings(

@@ -58,6 +58,7 @@ class SI(PointLearner):
                 "strength": 0.1,
                 "xi": 0.1,
             },
+            split_mnist={"strength": 0.89, "learning_rate": 0.0096, "schedule": "cosine"},
         ),
         "published": family_settings(
             split={"strength": 1.0, "xi": 0.001, "epochs": 10, "batch_size": 64, "learning_rate": 0.001},

@@ -36,6 +36,7 @@ class CLNPRecovery(CLNP):
         "fast": family_settings(
             split={**CHOSEN, "strength": 0.1, "margin": 0.002, "epochs": 5, "recovery": 5},
             permuted={**CHOSEN, "strength": 1.5, "margin": 0.1, "epochs": 4, "recovery": 6},
+            split_mnist={"learning_rate": 0.0062, "strength": 0.019, "margin": 0.0015},
         )
     }
 

@@ -35,6 +35,7 @@ class EWCOnline(EWC):
         "fast": family_settings(
             split={"strength": 1000.0},
             permuted={"strength": 10.0, "learning_rate": 0.003, "schedule": "cosine"},
+            split_mnist={"strength": 3300.0, "learning_rate": 0.0083, "schedule": "cosine"},
         )
     }
 

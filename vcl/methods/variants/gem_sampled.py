@@ -34,6 +34,7 @@ class GEMSampled(GEM):
         "fast": family_settings(
             split={"learning_rate": 0.1, "epochs": 3, "batch_size": 64},
             permuted={"learning_rate": 0.03, "schedule": "plateau", "epochs": 1, "batch_size": 10},
+            split_mnist={"learning_rate": 0.32, "schedule": "cosine", "margin": 0.2},
         )
     }
 

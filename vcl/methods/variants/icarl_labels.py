@@ -48,6 +48,7 @@ class ICaRLLabels(ICaRL):
         "fast": family_settings(
             split={"emphasis": 5.0, "distillation": 0.1, "init_scale": 0.1, "epochs": 20},
             permuted={"emphasis": 30.0, "distillation": 1.0, "init_scale": 1.0},
+            split_mnist={"learning_rate": 0.0017, "emphasis": 4.2, "distillation": 0.29},
         )
     }
 

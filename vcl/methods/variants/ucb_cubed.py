@@ -62,7 +62,13 @@ class UCBCubed(UCB):
     ] = "activations"
     kl_weight: Annotated[float, "κ, the weight of log q(w) - log p(w) (published: 1)"] = 0.0
 
-    recipes: ClassVar[Recipes] = {"fast": family_settings(split=CUBED, permuted=CUBED)}
+    recipes: ClassVar[Recipes] = {
+        "fast": family_settings(
+            split=CUBED,
+            permuted=CUBED,
+            split_mnist={"learning_rate": 0.13, "guidance": 8.8, "spread_rate": 127.0},
+        )
+    }
 
     def __post_init__(self) -> None:
         UCB.__post_init__(self)
