@@ -107,7 +107,8 @@ class Laplace(PointLearner):
         if self.coordinates == "eigenbasis" and (self.curvature, self.pairs) != ("kronecker", "merged"):
             raise VclError(
                 "--coordinates eigenbasis needs a curvature that is one pair of Kronecker factors, but it is "
-                f"{self.curvature} with {self.pairs} pairs. Use --curvature kronecker --pairs merged."
+                f"{self.curvature} with {self.pairs} pairs. Use --coordinates weights, or --curvature kronecker "
+                "--pairs merged."
             )
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> LaplaceState:
