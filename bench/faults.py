@@ -558,7 +558,7 @@ def call(kind: str, rng: random.Random, scratch: Path) -> Any:  # noqa: PLR0911
         odd = odd if place == "setting" else {place: rng.choice(ODD)}
         return vcl.configure(rng.choice(["split-digits", "split-digits", "x", 3, None]), **{**small, **odd})
     if kind == "stream":
-        name = rng.choice(["num_tasks", "scenario", "online", "validation", "permute_first"])
+        name = rng.choice(["num_tasks", "scenario", "online", "validation", "permute_first", "examples"])
         return vcl.build("permuted-digits", vcl.StreamOptions(**{name: rng.choice(ODD)}), rng.choice([0, 0, *ODD]))
     if kind == "run":
         options = vcl.StreamOptions(num_tasks=1)

@@ -36,7 +36,18 @@ def test_what_makes_results_the_same():
     assert not same(replace(CONFIG, seed=1), found)
     assert not same(replace(CONFIG, learner=replace(CONFIG.learner, epochs=3)), found)
     assert not same(replace(CONFIG, stream=vcl.StreamOptions(num_tasks=3)), found)
+    few = replace(CONFIG, stream=replace(CONFIG.stream, examples=100))
+    assert not same(few, found)
+    assert not same(CONFIG, result(few))
+    assert not same(CONFIG, {**found, "config": {**CONFIG.settings, "stream": {"of_another_version": 1}}})
     assert not same(CONFIG, {**found, "config": {**CONFIG.settings, "learner": {"of_another_version": 1}}})
+
+
+def test_an_option_that_came_later_leaves_the_names_of_other_runs_alone():
+    assert "examples" not in CONFIG.settings["stream"]
+    few = replace(CONFIG, stream=replace(CONFIG.stream, examples=100))
+    assert few.settings["stream"]["examples"] == 100
+    assert few.name != CONFIG.name
 
 
 def test_what_is_kept_is_found_again_alone_in_a_list_or_as_show_prints_it(tmp_path):

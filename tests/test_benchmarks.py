@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import blobs, make_stream
 
-from vcl.benchmarks import STREAMS, StreamOptions, build, hold_out, online
+from vcl.benchmarks import STREAMS, StreamOptions, build, hold_out, limited, online
 from vcl.benchmarks.streams import from_arrays, permutation
 from vcl.data import DATASETS, Dataset, load
 from vcl.errors import VclError
@@ -130,7 +130,41 @@ def test_permutations_do_not_depend_on_how_many_tasks_there_are():
     np.testing.assert_array_equal(few.train(1).inputs, many.train(1).inputs)
 
 
-# Online and validation
+# Fewer examples, online and validation
+
+
+def pairs(examples):
+    return {(x.tobytes(), int(y)) for x, y in zip(examples.inputs, examples.labels, strict=True)}
+
+
+def test_a_limited_stream_has_a_random_part_of_each_task_and_all_test_data():
+    whole = build("permuted-digits", StreamOptions(num_tasks=2), seed=0)
+    few, same, other = (
+        build("permuted-digits", StreamOptions(num_tasks=2, examples=30), seed) for seed in (0, 0, 1)
+    )
+    assert few.spec.capacity == 30
+    for task in range(2):
+        train = few.train(task)
+        assert pairs(train) <= pairs(whole.train(task))
+        assert len(train.labels) == 30
+        np.testing.assert_array_equal(train.inputs, same.train(task).inputs)
+        np.testing.assert_array_equal(few.test(task).inputs, whole.test(task).inputs)
+    assert not np.array_equal(few.train(0).labels, few.train(1).labels)
+    assert not np.array_equal(few.train(0).labels, other.train(0).labels)
+
+
+def test_a_limit_leaves_held_out_data_whole_and_is_cut_into_batches():
+    options = StreamOptions(num_tasks=2, examples=30, online=20, validation=0.5)
+    stream = build("split-digits", options, seed=0)
+    assert [len(stream.train(stage).labels) for stage in range(4)] == [20, 10, 20, 10]
+    whole = build("split-digits", StreamOptions(num_tasks=2, validation=0.5), seed=0)
+    np.testing.assert_array_equal(stream.test(1).inputs, whole.test(1).inputs)
+
+
+def test_a_limit_beyond_the_data_changes_nothing():
+    whole, limit = (build("split-digits", StreamOptions(examples=n), seed=0) for n in (0, 10**6))
+    np.testing.assert_array_equal(whole.train(3).inputs, limit.train(3).inputs)
+    assert whole.spec == limit.spec
 
 
 @pytest.mark.parametrize("size", [1, 50, 100, 10_000])
@@ -252,6 +286,7 @@ def test_a_stream_needs_tasks_and_a_name_for_each():
         ("split-digits", StreamOptions(num_tasks=0), "at least 1, but it is 0"),
         ("split-digits", StreamOptions(num_tasks=6), "at most 5 tasks"),
         ("split-digits", StreamOptions(online=-1), "--online.*-1"),
+        ("split-digits", StreamOptions(examples=-1), "--examples.*-1"),
         ("split-digits", StreamOptions(validation=1.0), "between 0 and 1"),
         ("split-digits", StreamOptions(validation=float("nan")), "between 0 and 1"),
         ("split-digits", StreamOptions(permute_first=True), "permutes nothing"),
@@ -272,6 +307,10 @@ def test_transformations_refuse_what_they_cannot_do():
             hold_out(make_stream(), fraction, seed=0)
     with pytest.raises(VclError, match="At least one example"):
         online(make_stream(), 0, seed=0)
+    with pytest.raises(VclError, match="at least one training example"):
+        limited(make_stream(), 0, seed=0)
+    with pytest.raises(VclError, match="before a task's data is cut"):
+        limited(online(make_stream(), 2, seed=0), 5, seed=0)
 
 
 def test_every_benchmark_names_a_data_set_and_says_what_it_is():

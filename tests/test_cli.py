@@ -425,7 +425,7 @@ def test_help_names_every_command_and_every_setting(vcl):
     for command in ("run", "resume", "runs", "show", "predict", "methods", "benchmarks", "data", "extend"):
         assert command in answer.out
     settings = vcl("run", "--help").out
-    for flag in ("--online", "--scenario", "--permute-first", "--validation", "--coreset", "--learning-rate"):
+    for flag in ("--online", "--scenario", "--permute-first", "--validation", "--examples", "--coreset"):
         assert flag in settings
     assert "--network.layers" not in settings
 
@@ -527,6 +527,7 @@ def test_a_real_process_ends_with_the_same_code_and_message(tmp_path):
         (["run", "split-digits", "--num-tasks", "0"], ["--num-tasks"]),
         (["run", "split-digits", "--num-tasks", "6"], ["at most 5"]),
         (["run", "split-digits", "--online", "-5"], ["--online"]),
+        (["run", "split-digits", "--examples", "-5"], ["--examples"]),
         (["run", "split-digits", "--validation", "1.5"], ["--validation"]),
         (["run", "split-digits", "--scenario", "both"], ["--scenario", "domain"]),
         (["run", "split-digits", "--permute-first"], ["permutes nothing"]),

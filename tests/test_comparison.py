@@ -258,11 +258,18 @@ def test_results_that_are_kept_are_not_run_again(tmp_path, monkeypatch, capsys):
 
 def test_every_stream_has_a_table_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sweep, "attempt_all", lambda configs, *_, **__: [result(0.5) for _ in configs])
-    streams = [(), ("--online", 40), ("--online", 50), ("--validation", 0.1), ("--validation", 0.2)]
+    streams = [
+        (),
+        ("--examples", 60),
+        ("--online", 40),
+        ("--online", 50),
+        ("--validation", 0.1),
+        ("--validation", 0.2),
+    ]
     for flags in streams:
         asked = ("compare", "split-digits", "--methods", "finetune", "--out", tmp_path, "--quiet", *flags)
         assert call(monkeypatch, capsys, *asked)[0] == 0
-    flags = {"", "-online-40", "-online-50", "-validation-0.1", "-validation-0.2"}
+    flags = {"", "-60-examples", "-online-40", "-online-50", "-validation-0.1", "-validation-0.2"}
     assert {path.name for path in tmp_path.glob("compare/*.md")} == {f"split-digits{flag}.md" for flag in flags}
     first = [name_of("permuted-digits", runs.StreamOptions(permute_first=it), None, None) for it in (False, True)]
     assert first == ["permuted-digits", "permuted-digits-permute-first"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vcl import analysis, nets, posteriors
     from vcl.benchmarks import STREAMS, StreamOptions, build
-    from vcl.benchmarks.streams import from_arrays, hold_out, online
+    from vcl.benchmarks.streams import from_arrays, hold_out, limited, online
     from vcl.errors import VclError
     from vcl.methods import METHODS
     from vcl.methods.vcl import VCL
@@ -46,6 +46,7 @@ _HOMES = {
     "from_arrays": "benchmarks.streams",
     "hold_out": "benchmarks.streams",
     "learn": "runs",
+    "limited": "benchmarks.streams",
     "nets": "",
     "online": "benchmarks.streams",
     "posteriors": "",
@@ -77,6 +78,7 @@ __all__ = [
     "from_arrays",
     "hold_out",
     "learn",
+    "limited",
     "nets",
     "online",
     "posteriors",

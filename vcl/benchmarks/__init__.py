@@ -1,17 +1,17 @@
 """Streams of tasks, each a pure function of its options and the seed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from vcl.benchmarks.streams import hold_out, joint, online, permuted, real, split
+from vcl.benchmarks.streams import hold_out, joint, limited, online, permuted, real, split
 from vcl.core import Scenario, Stream, StreamSpec
 from vcl.data import DATASETS, load, load_table
 from vcl.data.tables import read_covertype_in_order
 from vcl.errors import VclError, choose
 
-__all__ = ["STREAMS", "Benchmark", "StreamOptions", "build", "hold_out", "joint", "online"]
+__all__ = ["STREAMS", "Benchmark", "StreamOptions", "build", "hold_out", "joint", "limited", "online"]
 
 MOST_TASKS = 20_000
 
@@ -58,6 +58,12 @@ class StreamOptions:
     permute_first: bool = False
     online: int = 0
     validation: float = 0.0
+    examples: int = 0
+    """How many training examples a task has; 0 for all."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As runs keep it; without `examples` where it is 0, so that runs from before it keep their names."""
+        return {name: value for name, value in asdict(self).items() if name != "examples" or value}
 
 
 def build(
@@ -75,6 +81,8 @@ def build(
     stream = arrange(name, benchmark, options, seed, data_dir, say)
     if options.validation:
         stream = hold_out(stream, options.validation, seed)
+    if options.examples:
+        stream = limited(stream, options.examples, seed)
     if options.online:
         stream = online(stream, options.online, seed)
     return stream
@@ -143,7 +151,7 @@ def check(benchmark: Benchmark, options: StreamOptions) -> None:
     """Refuse options that cannot be meant, before any data is loaded."""
     if options.scenario is not None:
         choose("scenario", options.scenario, get_args(Scenario))
-    for name in ("num_tasks", "online"):
+    for name in ("num_tasks", "online", "examples"):
         value = getattr(options, name)
         if value is None and name == "num_tasks":
             continue
@@ -159,6 +167,8 @@ def check(benchmark: Benchmark, options: StreamOptions) -> None:
         raise VclError(f"--num-tasks must be at least 1, but it is {options.num_tasks}.")
     if options.online < 0:
         raise VclError(f"--online is the number of examples that arrive at once, but it is {options.online}.")
+    if options.examples < 0:
+        raise VclError(f"--examples is the number of training examples of a task, but it is {options.examples}.")
     if not (isinstance(options.validation, int | float) and 0 <= options.validation < 1):
         raise VclError(
             "--validation is the fraction of the training data to hold out, between 0 and 1, "

@@ -207,6 +207,21 @@ def held_out_size(examples: int, fraction: float) -> int:
     return min(max(1, int(examples * fraction)), examples - 1)
 
 
+def limited(stream: Stream, examples: int, seed: int) -> Stream:
+    """At most so many training examples of every task, drawn at random; the test data stay whole."""
+    if examples < 1:
+        raise VclError(f"A task needs at least one training example, but {examples} are asked for.")
+    if stream.stages != tuple(range(stream.spec.num_tasks)):
+        raise VclError("Limit the examples before a task's data is cut into batches: online(limited(stream, …), …).")
+
+    def train(task: int) -> Examples:
+        whole = stream.train(task)
+        order = np.random.default_rng([seed, task, 3]).permutation(len(whole.labels))
+        return take(whole, np.sort(order[:examples]))
+
+    return replace(stream, spec=replace(stream.spec, capacity=min(examples, stream.spec.capacity)), train=train)
+
+
 def online(stream: Stream, size: int, seed: int) -> Stream:
     """Every task's data cut into batches of `size` that arrive one after the other, in random order."""
     if size < 1:

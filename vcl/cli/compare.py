@@ -14,6 +14,7 @@ from vcl.cli.options import (
     CheckpointSeconds,
     Dask,
     DataDir,
+    ExamplesPerTask,
     Hidden,
     Json,
     NetworkFlag,
@@ -63,6 +64,7 @@ def compare(
     permute_first: PermuteFirst = False,
     online: Online = 0,
     validation: Validation = 0.0,
+    examples: ExamplesPerTask = 0,
     out: Out = Path("runs"),
     tables: Annotated[
         Path | None,
@@ -105,7 +107,7 @@ def compare(
     check_counts(seeds=seeds, jobs=jobs)
     if results and uncertainty:
         raise VclError("--uncertainty needs run folders, so that --results cannot stand for them. Leave one out.")
-    options = StreamOptions(scenario, num_tasks, permute_first, online, validation)
+    options = StreamOptions(scenario, num_tasks, permute_first, online, validation, examples)
     common = {"hidden": hidden} if hidden else {}
     if reference is not None:
         choose("method of --methods for --reference", reference, [e.label for e in comparison.entries(methods)])
@@ -161,6 +163,7 @@ def name_of(benchmark: str, options: "StreamOptions", network: str | None, hidde
         f"{options.num_tasks}-tasks" if options.num_tasks else None,
         "permute-first" if options.permute_first else None,
         f"online-{options.online}" if options.online else None,
+        f"{options.examples}-examples" if options.examples else None,
         network,
         "x".join(map(str, hidden)) if hidden else None,
         f"validation-{options.validation}" if options.validation else None,

@@ -69,6 +69,14 @@ Online = Annotated[
         converter=whole,
     ),
 ]
+ExamplesPerTask = Annotated[
+    int,
+    Parameter(
+        group=STREAM,
+        help="Number of training examples of each task, drawn at random (0: all).",
+        converter=whole,
+    ),
+]
 Validation = Annotated[
     float,
     Parameter(

@@ -15,6 +15,7 @@ from vcl.cli.options import (
     CheckpointSeconds,
     Dask,
     DataDir,
+    ExamplesPerTask,
     Json,
     NumTasks,
     Online,
@@ -60,6 +61,7 @@ def run(
     permute_first: PermuteFirst = False,
     online: Online = 0,
     validation: Validation = 0.0,
+    examples: ExamplesPerTask = 0,
     out: Out = Path("runs"),
     data_dir: DataDir = None,
     fresh: Annotated[bool, Parameter(help="Run again even if this run exists; the old one is kept.")] = False,
@@ -89,7 +91,7 @@ def run(
             recipe=recipe,
             seed=seed + number,
             threads=threads or (1 if several else cores),
-            stream=StreamOptions(scenario, num_tasks, permute_first, online, validation),
+            stream=StreamOptions(scenario, num_tasks, permute_first, online, validation, examples),
             **settings,
         )
         for number in range(seeds)

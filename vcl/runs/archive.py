@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from vcl.benchmarks import StreamOptions
 from vcl.errors import VclError
 from vcl.files import write_atomically, writing
 from vcl.methods import settings_of
@@ -52,13 +53,12 @@ def same(config: RunConfig, result: Result, without_effect: Sequence[str] = ()) 
     """Whether a result is of this configuration, but for the number of threads and settings without an effect."""
     if (config.benchmark, config.method, config.seed) != (result["benchmark"], result["method"], result["seed"]):
         return False
-    stream = result["config"]["stream"]
-    if any(stream.get(name, value) != value for name, value in config.settings["stream"].items()):
-        return False
     try:
+        if StreamOptions(**result["config"]["stream"]) != config.stream:
+            return False
         learner = settings_of(remake({"method": result["method"], "settings": result["config"]["learner"]}))
-    except VclError:
-        return False  # of an earlier version, with settings that this one does not have
+    except (TypeError, VclError):
+        return False  # of another version, with settings that this one does not have
     wanted = settings_of(config.learner)
     return all(learner[name] == value for name, value in wanted.items() if name not in without_effect)
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -36,7 +36,7 @@ class RunConfig:
         """All but the seed, as JSON has it."""
         return {
             "recipe": self.recipe,
-            "stream": asdict(self.stream),
+            "stream": self.stream.as_json(),
             "learner": settings_of(self.learner),
             "threads": self.threads,
         }

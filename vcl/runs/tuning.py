@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +173,7 @@ def open_study(plan: Plan, wanted: Search, root: Path) -> Any:
 def check_same(plan: Plan, wanted: Search, study: Any, journal: Path) -> None:
     """Refuse a study that was begun with another plan; one of an earlier version, which does not say, takes this."""
     asked = {name: getattr(plan, name) for name in PLANNED}
-    asked |= {"stream": asdict(plan.stream), "space": wanted.space, "sampler": wanted.sampler}
+    asked |= {"stream": plan.stream.as_json(), "space": wanted.space, "sampler": wanted.sampler}
     # As text, since the storage has lists for tuples.
     texts = {name: json.dumps(value, sort_keys=True, default=str) for name, value in asked.items()}
     begun = study.user_attrs.get("plan")

@@ -1,0 +1,58 @@
+"""Joint training on all tasks of permuted MNIST at once: the bound for methods that learn many tasks one by one.
+
+    .venv/bin/python bench/joint_bound.py --num-tasks 10,20,50
+
+`vcl run permuted-mnist --method joint` begins anew at every stage, which for 50 tasks is 25 times the work. Here
+only its last stage is trained, with the settings of its recipe, and tested on every task.
+"""
+
+import argparse
+
+import numpy as np
+from measure import use_cores, write
+
+import vcl
+from vcl import learning
+from vcl.benchmarks import joint
+from vcl.training import Fitter
+
+
+def bound(num_tasks: int, seed: int, validation: float) -> list[float]:
+    """The accuracy on each task of a network that has learnt all of them together."""
+    options = vcl.StreamOptions(num_tasks=num_tasks, validation=validation)
+    learner = vcl.configure("permuted-mnist", "joint", stream=options).learner
+    stream = joint(vcl.build("permuted-mnist", options, seed=seed))
+    last = num_tasks - 1
+    start = learning.begin(learner, stream.spec, seed)
+    learnt = learning.observe(start, stream.task(last), stream.train(last), Fitter())
+    return [learning.score(learnt, stream.task(task), stream.test(task)).accuracy for task in range(num_tasks)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num-tasks", default="10,20,50", help="numbers of tasks with commas between")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument(
+        "--validation", type=float, default=0.0, help="test on this part of the training data instead"
+    )
+    asked = parser.parse_args()
+    use_cores(1)
+    rows = []
+    for num_tasks in map(int, asked.num_tasks.split(",")):
+        for seed in range(asked.seeds):
+            accuracies = 100.0 * np.array(bound(num_tasks, seed, asked.validation))
+            rows.append(
+                {
+                    "tasks": num_tasks,
+                    "seed": seed,
+                    "average accuracy (%)": f"{accuracies.mean():.2f}",
+                    "lowest (%)": f"{accuracies.min():.2f}",
+                    "highest (%)": f"{accuracies.max():.2f}",
+                }
+            )
+    data = "validation" if asked.validation else "test"
+    write("joint-bound", f"Joint training on permuted MNIST, all tasks at once, {data} data", rows)
+
+
+if __name__ == "__main__":
+    main()
