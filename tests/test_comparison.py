@@ -160,6 +160,7 @@ def test_names_may_bring_settings_of_their_own():
     assert changed.settings == {"coreset": 20, "start": "previous"}
     assert changed.recipe == "paper"
     assert [entry.method for entry in comparison.entries("all")] == list(METHODS)
+    assert [entry.label for entry in comparison.entries("all,vcl:coreset=20")] == [*METHODS, "vcl:coreset=20"]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +168,7 @@ def test_names_may_bring_settings_of_their_own():
     [
         ("", "names no method"),
         ("vcl,vcl", "twice"),
+        ("all,ewc", "twice"),
         ("vlc", "vcl"),
         ("vcl:coreset", "method:setting=value"),
         ("vcl:coreset=many", "not a whole number"),

@@ -52,7 +52,8 @@ def compare(
     methods: Annotated[
         str,
         Parameter(
-            help="Names with commas between, or all. A name may bring settings: vcl,vcl:coreset=200:recipe=paper."
+            help="Names with commas between; all stands for every method. A name may bring settings: "
+            "all,vcl:coreset=200:recipe=paper."
         ),
     ] = "all",
     seeds: Annotated[int, Parameter(help="Number of seeds of each method: 0, 1, …", converter=whole)] = 1,

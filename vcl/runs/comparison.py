@@ -52,8 +52,9 @@ class Entry:
 
 
 def entries(asked: str) -> list[Entry]:
-    """`all`, or names with commas between."""
-    names = list(METHODS) if asked == "all" else [part.strip() for part in asked.split(",") if part.strip()]
+    """Names with commas between; `all` stands for every method with its recipe."""
+    parts = [part.strip() for part in asked.split(",") if part.strip()]
+    names = [name for part in parts for name in (METHODS if part == "all" else [part])]
     if not names:
         raise VclError(
             "--methods names no method. Give names with commas between, or all; `vcl methods` lists them."
