@@ -62,6 +62,21 @@ def test_estimates_grow_with_epochs_and_tasks(tiny: Path, epochs: int) -> None:
     assert seconds < 60
 
 
+def test_joint_training_is_estimated_too() -> None:
+    settings = {"hidden": (5,), "epochs": 1, "stream": vcl.StreamOptions(num_tasks=2)}
+    assert estimate(vcl.configure("split-digits", "joint-vcl", **settings)) > 0
+
+
+def test_an_estimate_from_some_examples_counts_the_steps_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reproduction, "FEWEST_EXAMPLES", 40)
+    monkeypatch.setattr(reproduction, "FEWEST_STEPS", 1)
+    monkeypatch.setattr(reproduction.Stopwatch, "seconds_per_epoch", lambda watch, whole: 1.0)
+    options = vcl.StreamOptions(num_tasks=2)
+    config = vcl.configure("split-digits", "finetune", hidden=(5,), epochs=3, batch_size=16, stream=options)
+    examples = len(vcl.build("split-digits", options, seed=0).train(0).labels)
+    assert estimate(config) == pytest.approx(3 * 2 * -(-examples // 16) / 3)
+
+
 def test_mean_and_spread_of_seeds() -> None:
     assert accuracy([]) == "not run"
     assert accuracy([{"average_accuracy": 0.5}]) == "50.00"  # type: ignore[typeddict-item]

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from vcl import learning
-from vcl.benchmarks import build
+from vcl.benchmarks import build, joint, limited
 from vcl.methods import settings_of
 from vcl.runs.archive import find
 from vcl.runs.config import RunConfig
@@ -23,6 +23,8 @@ from vcl.training import Fitter, NoRecorder
 
 MEASURED_SECONDS = 2.0
 """For how long a run is timed, after it is compiled."""
+FEWEST_EXAMPLES, FEWEST_STEPS = 1000, 16
+"""How much of a task is timed, at the least: an epoch of a wide network takes minutes."""
 WITHOUT_EFFECT = ("noise",)
 """Settings by which results may differ and still count as the same: accuracies agree within the spread of seeds."""
 
@@ -82,18 +84,22 @@ class Stopwatch(NoRecorder):
 
 
 def estimate(config: RunConfig, data_dir: Path | None = None) -> float:
-    """Seconds that a run will take on one core of its own, from the first epochs of its first task.
+    """Seconds that a run will take on one core of its own, from a few steps on some of its first task's examples.
 
     Measured on the processor, so that other work on the machine does not count. Work outside the training loop (a
     Fisher information, coresets, tests) and costs that grow with the number of tasks are not in it.
     """
-    stream = build(config.benchmark, config.stream, config.seed, data_dir)
+    whole = build(config.benchmark, config.stream, config.seed, data_dir)
+    batch_size = settings_of(config.learner)["batch_size"]
+    stream = limited(whole, max(FEWEST_EXAMPLES, FEWEST_STEPS * batch_size), config.seed)
+    stream = joint(stream) if config.learner.joint else stream
     start = learning.begin(config.learner, stream.spec, config.seed)
     watch = Stopwatch()
     began = time.process_time()
     with contextlib.suppress(EnoughMeasured):
         learning.observe(start, stream.task(0), stream.train(0), Fitter(watch))
-    per_epoch = watch.seconds_per_epoch(time.process_time() - began)
+    steps, measured = (-(-len(one.train(0).labels) // batch_size) for one in (whole, stream))
+    per_epoch = watch.seconds_per_epoch(time.process_time() - began) * steps / measured
     tasks = len(stream.stages)
     passes = tasks * (tasks + 1) / 2 if config.learner.joint else tasks
     return per_epoch * settings_of(config.learner)["epochs"] * passes
