@@ -103,7 +103,7 @@ SeparateVCL = separate(
     VCL,
     "A Bayesian network for each task by itself (a reference: no forgetting, no transfer).",
     # Nothing has to be remembered, so a posterior that predicts well is enough.
-    changed(VCL.recipes["fast"], permuted={"epochs": 20}),
+    changed(VCL.recipes["fast"], permuted={"epochs": 20, "test_temperature": 1.0}),
 )
 
 
@@ -155,7 +155,10 @@ class JointVCLState(eqx.Module):
 
 # A stage brings all tasks, so that a pass over the data is worth as many of VCL's as there are tasks.
 SHORT = changed(
-    VCL.recipes["fast"], split={"epochs": 10}, permuted={"epochs": 6}, real={"epochs": 20, "start": "fresh"}
+    VCL.recipes["fast"],
+    split={"epochs": 10},
+    permuted={"epochs": 6, "test_temperature": 1.0},
+    real={"epochs": 20, "start": "fresh"},
 )
 
 
