@@ -115,7 +115,7 @@ def tolerances(rows: list[dict[str, Any]]) -> bytes:
     """How many of the widest networks' units are active, by the tolerance of the rule."""
     names = dict.fromkeys(row["family"] for row in rows)
     widest = min(max(row["width"] for row in rows if row["family"] == name) for name in names)
-    figure = canvas(6.0, 3.4, f"Split MNIST, first task: active units of {widest}")
+    figure = canvas(7.0, 3.4, f"Split MNIST, first task: active units of {widest}")
     axes = figure.subplots()
     for name, colour in zip(names, DISTINCT, strict=False):
         counts = np.array(
@@ -129,7 +129,7 @@ def tolerances(rows: list[dict[str, Any]]) -> bytes:
     ticks = [tick for tick in (1, 2, 5, 10, 20, 50, 100, 200) if tick <= widest]
     axes.set_yticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside right center", frameon=False, fontsize=8)
     tidy(axes)
     caption(figure, "Mean over seeds, and from smallest to largest. Dotted: the default of `vcl units`.")
     return saved(figure, "png")
