@@ -169,6 +169,7 @@ class KroneckerVCL(Settings):
             **family_settings(
                 split={"epochs": 15, "temperature": 0.01},
                 permuted={"epochs": 10, "batch_size": 512, "strength": 1.0, "temperature": 0.16},
+                permuted_mnist={"prior_std": 0.15},
             ),
             # On Covertype by area: docs/practitioners.md.
             "real": {"hidden": (100, 100), "epochs": 20, "batch_size": 256, "strength": 10.0, "temperature": 0.03},

@@ -92,6 +92,7 @@ class Laplace(PointLearner):
                 "learning_rate": 0.005,
                 "epochs": 10,
                 "batch_size": 512,
+                "prior_precision": 0.0003,
             },
         ),
         # Bayes' rule with the exact sum of the tasks' curvatures. Epochs, batch size and rate are ours.
