@@ -208,7 +208,7 @@ def held_out_size(examples: int, fraction: float) -> int:
 
 
 def limited(stream: Stream, examples: int, seed: int) -> Stream:
-    """At most so many training examples of every task, drawn at random; the test data stay whole."""
+    """At most `examples` training examples of every task, drawn at random; the test data stay whole."""
     if examples < 1:
         raise VclError(f"A task needs at least one training example, but {examples} are asked for.")
     if stream.stages != tuple(range(stream.spec.num_tasks)):
