@@ -1,19 +1,22 @@
 """The same search for every method: as many trials, over declared ranges, pruned early, on validation data.
 
     .venv/bin/python bench/equal_search.py split-mnist
-    .venv/bin/python bench/equal_search.py permuted-mnist --methods ewc,laplace --num-tasks 5
+    .venv/bin/python bench/equal_search.py permuted-mnist --methods ewc,laplace --num-tasks 5 --finalists 2
 
 bench/spaces.toml declares what is varied for each method. Optuna's sampler chooses; the first trial has the settings
 of the recipe `fast` at that time, so that the best is never worse on validation data. After five trials, one that
 lies below the median of the others after some task is given up. The seed, 100, is one that no table of results uses.
-Runs and the searches' storage are kept in the folder that --out names, so that the same command continues;
-results/search/equal gets every trial, and a table of the best, and what is there already is not searched again.
+With --finalists 2 the best two trials and the recipe are run on all tasks of the stream as well, since what is best
+after the first tasks need not be best after all. Runs and the searches' storage are kept in the folder that --out
+names, so that the same command continues; results/search/equal gets every trial and a table of the best, and what
+is there already is not searched again.
 """
 
 import argparse
 import json
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from vcl.benchmarks import STREAMS
 from vcl.errors import VclError, choose
 from vcl.methods import METHODS
 from vcl.runs import sweep
-from vcl.runs.plans import Candidate, Plan, best_first, plan_from
+from vcl.runs.plans import Candidate, Plan, best_first, judged, plan_from
 from vcl.runs.tuning import search
 
 SPACES = Path(__file__).parent / "spaces.toml"
@@ -53,30 +56,49 @@ def as_document(plan: Plan, found: list[Candidate]) -> dict[str, Any]:
     }
 
 
-def is_finished(plan: Plan, path: Path) -> bool:
-    """Whether this search, with as many trials, is kept already."""
+def kept_search(plan: Plan, path: Path) -> dict[str, Any] | None:
+    """This search, if it is kept already with as many trials."""
     if not path.exists():
-        return False
+        return None
     kept, asked = json.loads(path.read_text()), as_document(plan, [])
-    trials = kept.pop("trials")
-    del asked["trials"]
-    return plan.search is not None and kept == asked and len(trials) >= plan.search.trials
+    same = all(kept.get(name) == value for name, value in asked.items() if name != "trials")
+    return kept if plan.search and same and len(kept["trials"]) >= plan.search.trials else None
+
+
+def candidates_of(document: dict[str, Any]) -> list[Candidate]:
+    """The trials of a search that is kept."""
+    return [Candidate(t["settings"], () if t["accuracy"] is None else (t["accuracy"],)) for t in document["trials"]]
+
+
+def finals(plan: Plan, trials: list[Candidate], count: int, out: Path) -> list[dict[str, Any]]:
+    """The recipe, and the best `count` other trials, on all tasks of the stream."""
+    recipe, *others = trials
+    entrants = [recipe, *(c for c in best_first(others)[:count] if c.accuracy is not None)]
+    whole = replace(plan, stream=replace(plan.stream, num_tasks=None))
+    configs = [config for one in entrants for config in whole.configs(one.settings)]
+    outcomes = sweep.attempt_all(configs, out, 1, watch=lambda *_: None)
+    return [
+        {"settings": one.settings, "accuracy": judged(one.settings, [outcome]).accuracy}
+        for one, outcome in zip(entrants, outcomes, strict=True)
+    ]
 
 
 def summary(documents: list[dict[str, Any]]) -> str:
-    """A line for each method: the recipe when it was searched and the best of its trials, in per cent."""
-    lines = ["| method | tasks | the recipe then | best | settings of the best | trials | given up |"]
-    lines.append("| --- | ---: | ---: | ---: | --- | ---: | ---: |")
+    """A line for each method: the recipe when it was searched and the best of its trials, in per cent.
+
+    The last column has the finals: accuracies after all tasks, of the recipe and then of the best trials.
+    """
+    lines = ["| method | tasks | the recipe then | best | settings of the best | trials | given up | on all tasks |"]
+    lines.append("| --- | ---: | ---: | ---: | --- | ---: | ---: | --- |")
     for document in documents:
-        trials = [
-            Candidate(t["settings"], () if t["accuracy"] is None else (t["accuracy"],)) for t in document["trials"]
-        ]
+        trials = candidates_of(document)
         best, recipe = best_first(trials)[0], trials[0]
         chosen = "the recipe" if best.settings == recipe.settings else readable(best.settings)
-        accuracies = [f"{100 * one.accuracy:.2f}" if one.accuracy is not None else "–" for one in (recipe, best)]
+        accuracies = [percent(one.accuracy) for one in (recipe, best)]
         given_up = sum(t["note"] == "PRUNED" for t in document["trials"])
         cells = [document["method"], str(document["num_tasks"] or "all"), *accuracies, chosen]
-        lines.append(f"| {' | '.join(cells)} | {len(trials)} | {given_up} |")
+        entrants = ", ".join(percent(one["accuracy"]) for one in document.get("finals", []))
+        lines.append(f"| {' | '.join(cells)} | {len(trials)} | {given_up} | {entrants} |")
     return "\n".join(lines) + "\n"
 
 
@@ -84,6 +106,10 @@ def report(benchmark: str) -> str:
     """The table of all searches that are kept of a benchmark."""
     kept = [json.loads(path.read_text()) for path in sorted(OUTCOMES.glob(f"{benchmark}-*.json"))]
     return f"# Equal searches on {benchmark}: accuracy on validation data (%), seed {SEED}\n\n{summary(kept)}"
+
+
+def percent(accuracy: float | None) -> str:
+    return "–" if accuracy is None else f"{100 * accuracy:.2f}"
 
 
 def readable(settings: dict[str, Any]) -> str:
@@ -100,6 +126,7 @@ def main() -> None:
     parser.add_argument("--methods", default="all", help="names with commas between, or all")
     parser.add_argument("--trials", type=int, default=15)
     parser.add_argument("--num-tasks", type=int, help="the first tasks only")
+    parser.add_argument("--finalists", type=int, default=0, help="how many of the best are run on all tasks")
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
     asked = parser.parse_args()
     names = list(METHODS) if asked.methods == "all" else asked.methods.split(",")
@@ -115,9 +142,10 @@ def main() -> None:
             return sweep.attempt_all(configs, asked.out, 1, watch=lambda *_: None, prune=prune)
 
         path = OUTCOMES / f"{asked.benchmark}-{method}.json"
-        if not is_finished(plan, path):
-            found = search(plan, asked.out, 1, attempt)
-            path.write_text(json.dumps(as_document(plan, found), indent=1) + "\n")
+        document = kept_search(plan, path) or as_document(plan, search(plan, asked.out, 1, attempt))
+        if asked.finalists and not document.get("finals"):
+            document["finals"] = finals(plan, candidates_of(document), asked.finalists, asked.out)
+        path.write_text(json.dumps(document, indent=1) + "\n")
         text = report(asked.benchmark)
         (OUTCOMES / f"{asked.benchmark}.md").write_text(text)
     print(text)

@@ -67,10 +67,23 @@ def test_joint_training_is_estimated_too() -> None:
     assert estimate(vcl.configure("split-digits", "joint-vcl", **settings)) > 0
 
 
+def test_compiling_does_not_count_where_a_fit_is_a_single_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter([100.0, 1.0])
+    now = [0.0]
+
+    def observe(*_: object) -> None:
+        now[0] += next(calls)
+
+    monkeypatch.setattr(reproduction.learning, "observe", observe)
+    monkeypatch.setattr(reproduction.time, "process_time", lambda: now[0])
+    config = vcl.configure("split-digits", epochs=1, batch_size=16, stream=vcl.StreamOptions(num_tasks=2))
+    assert estimate(config) == pytest.approx(2.0)
+
+
 def test_an_estimate_from_some_examples_counts_the_steps_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reproduction, "FEWEST_EXAMPLES", 40)
     monkeypatch.setattr(reproduction, "FEWEST_STEPS", 1)
-    monkeypatch.setattr(reproduction.Stopwatch, "seconds_per_epoch", lambda watch, whole: 1.0)
+    monkeypatch.setattr(reproduction.Stopwatch, "seconds_per_epoch", lambda watch: 1.0)
     options = vcl.StreamOptions(num_tasks=2)
     config = vcl.configure("split-digits", "finetune", hidden=(5,), epochs=3, batch_size=16, stream=options)
     examples = len(vcl.build("split-digits", options, seed=0).train(0).labels)

@@ -75,10 +75,10 @@ class Stopwatch(NoRecorder):
 
     def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None: ...
 
-    def seconds_per_epoch(self, whole: float) -> float:
-        """`whole` is the time of all, for fits of a single call."""
+    def seconds_per_epoch(self) -> float | None:
+        """None for a fit of a single call, whose compilation cannot be told from its epochs."""
         if len(self.moments) < 2:
-            return whole / max(epoch for epoch, _ in self.moments or [(1, 0.0)])
+            return None
         (first, began), (last, ended) = self.moments[0], self.moments[-1]
         return (ended - began) / (last - first)
 
@@ -94,15 +94,24 @@ def estimate(config: RunConfig, data_dir: Path | None = None) -> float:
     stream = limited(whole, max(FEWEST_EXAMPLES, FEWEST_STEPS * batch_size), config.seed)
     stream = joint(stream) if config.learner.joint else stream
     start = learning.begin(config.learner, stream.spec, config.seed)
-    watch = Stopwatch()
-    began = time.process_time()
-    with contextlib.suppress(EnoughMeasured):
-        learning.observe(start, stream.task(0), stream.train(0), Fitter(watch))
+    epochs = settings_of(config.learner)["epochs"]
+
+    def observe() -> Stopwatch:
+        watch = Stopwatch()
+        with contextlib.suppress(EnoughMeasured):
+            learning.observe(start, stream.task(0), stream.train(0), Fitter(watch))
+        return watch
+
+    per_epoch = observe().seconds_per_epoch()
+    if per_epoch is None:
+        # Compiled by now.
+        began = time.process_time()
+        observe()
+        per_epoch = (time.process_time() - began) / epochs
     steps, measured = (-(-len(one.train(0).labels) // batch_size) for one in (whole, stream))
-    per_epoch = watch.seconds_per_epoch(time.process_time() - began) * steps / measured
     tasks = len(stream.stages)
     passes = tasks * (tasks + 1) / 2 if config.learner.joint else tasks
-    return per_epoch * settings_of(config.learner)["epochs"] * passes
+    return per_epoch * steps / measured * epochs * passes
 
 
 def accuracy(results: Sequence[Result]) -> str:
