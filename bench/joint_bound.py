@@ -28,9 +28,14 @@ def bound(num_tasks: int, seed: int, validation: float) -> list[float]:
     return [learning.score(learnt, stream.task(task), stream.test(task)).accuracy for task in range(num_tasks)]
 
 
+def counts(text: str) -> list[int]:
+    """Numbers of tasks with commas between."""
+    return [int(part) for part in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num-tasks", default="10,20,50", help="numbers of tasks with commas between")
+    parser.add_argument("--num-tasks", type=counts, default="10,20,50", help="with commas between")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument(
         "--validation", type=float, default=0.0, help="test on this part of the training data instead"
@@ -38,7 +43,7 @@ def main() -> None:
     asked = parser.parse_args()
     use_cores(1)
     rows = []
-    for num_tasks in map(int, asked.num_tasks.split(",")):
+    for num_tasks in asked.num_tasks:
         for seed in range(asked.seeds):
             accuracies = 100.0 * np.array(bound(num_tasks, seed, asked.validation))
             rows.append(

@@ -100,8 +100,15 @@ class KroneckerVCLRecall(KroneckerVCL):
                     "strength": 0.0,
                     "temperature": 0.16,
                 },
+                split_mnist={
+                    "batch_size": 256,
+                    "recall": 0.5,
+                    "rank": 256,
+                    "recall_softness": 2.0,
+                    "prior_std": 0.3,
+                },
+                permuted_mnist={"prior_std": 0.15},
             ),
-            "split-mnist": {**SPLIT, "batch_size": 256, "recall": 0.5, "rank": 256, "recall_softness": 2.0},
             "real": {"hidden": (100, 100), "epochs": 20, "batch_size": 256, "strength": 0.0, "temperature": 0.03},
         }
     }
