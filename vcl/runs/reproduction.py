@@ -1,8 +1,8 @@
 """From the paper's cells to ours: what is there already, how long the rest takes, and the tables."""
 
-import contextlib
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -62,25 +62,36 @@ class EnoughMeasured(Exception):
 
 @dataclass
 class Stopwatch(NoRecorder):
-    """Times epochs, and ends the fit when it knows enough."""
+    """Times the fits of a task one by one: each is begun once to compile it, then timed, and then left out."""
 
-    moments: list[tuple[int, float]] = field(default_factory=list)
-    """The number of epochs done, and the time; compilation is over at the first."""
+    compiled: set[str] = field(default_factory=set)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What all epochs of a fit take, by its name."""
+    began: float = 0.0
+
+    def restore(self, phase: str, like: PyTree) -> tuple[int, PyTree] | None:
+        self.began = time.process_time()
+        return (sys.maxsize, like) if phase in self.seconds else None
 
     def advance(self, phase: str, epoch: int, epochs: int, history: Float[np.ndarray, "epochs"]) -> None:
-        if not self.moments or epoch > self.moments[-1][0]:
-            self.moments.append((epoch, time.process_time()))
-        if len(self.moments) > 1 and self.moments[-1][1] - self.moments[0][1] > MEASURED_SECONDS:
+        elapsed = time.process_time() - self.began
+        if phase not in self.compiled:
+            self.compiled.add(phase)
+            raise EnoughMeasured
+        if epoch == epochs or elapsed > MEASURED_SECONDS:
+            self.seconds[phase] = elapsed * epochs / epoch
             raise EnoughMeasured
 
-    def save(self, phase: str, epoch: int, carry: PyTree, *, last: bool) -> None: ...
 
-    def seconds_per_epoch(self) -> float | None:
-        """None for a fit of a single call, whose compilation cannot be told from its epochs."""
-        if len(self.moments) < 2:
-            return None
-        (first, began), (last, ended) = self.moments[0], self.moments[-1]
-        return (ended - began) / (last - first)
+def fitting_seconds(observe: Callable[[Fitter], object]) -> float:
+    """Seconds that all fits of a task take, compiling left out, from some epochs of each."""
+    watch = Stopwatch()
+    while True:
+        try:
+            observe(Fitter(watch))
+        except EnoughMeasured:
+            continue
+        return sum(watch.seconds.values())
 
 
 def estimate(config: RunConfig, data_dir: Path | None = None) -> float:
@@ -94,24 +105,10 @@ def estimate(config: RunConfig, data_dir: Path | None = None) -> float:
     stream = limited(whole, max(FEWEST_EXAMPLES, FEWEST_STEPS * batch_size), config.seed)
     stream = joint(stream) if config.learner.joint else stream
     start = learning.begin(config.learner, stream.spec, config.seed)
-    epochs = settings_of(config.learner)["epochs"]
-
-    def observe() -> Stopwatch:
-        watch = Stopwatch()
-        with contextlib.suppress(EnoughMeasured):
-            learning.observe(start, stream.task(0), stream.train(0), Fitter(watch))
-        return watch
-
-    per_epoch = observe().seconds_per_epoch()
-    if per_epoch is None:
-        # Compiled by now.
-        began = time.process_time()
-        observe()
-        per_epoch = (time.process_time() - began) / epochs
+    seconds = fitting_seconds(lambda fitter: learning.observe(start, stream.task(0), stream.train(0), fitter))
     steps, measured = (-(-len(one.train(0).labels) // batch_size) for one in (whole, stream))
     tasks = len(stream.stages)
-    passes = tasks * (tasks + 1) / 2 if config.learner.joint else tasks
-    return per_epoch * steps / measured * epochs * passes
+    return seconds * steps / measured * (tasks * (tasks + 1) / 2 if config.learner.joint else tasks)
 
 
 def accuracy(results: Sequence[Result]) -> str:
