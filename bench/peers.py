@@ -43,7 +43,7 @@ WORKLOADS = {
     "split, 784-200-2, 256": ((200,), 2, 256),
     "permuted, 784-100-100-10, 1024": ((100, 100), 10, 1024),
 }
-TASK = {"examples": 6144, "epochs": 3, "batch_size": 256}
+TASK = {"examples": 24576, "epochs": 2, "batch_size": 256}
 
 
 def python_of(environment: Path) -> Path:
