@@ -161,6 +161,22 @@ def test_a_search_of_an_earlier_version_continues_unless_its_choices_are_others(
     assert tuning.open_study(plan, plan.search, tmp_path).user_attrs["plan"]["method"] == '"finetune"'
 
 
+def test_the_recipe_and_the_best_trials_enter_the_finals_on_all_tasks(tmp_path, monkeypatch):
+    plan = equal_search.plan_for("split-digits", "finetune", trials=4, num_tasks=2)
+    rates = {0.001: 0.5, 0.002: 0.9, 0.003: 0.7, 0.004: None}
+    trials = [plans.Candidate({"learning_rate": r}, () if a is None else (a,)) for r, a in rates.items()]
+    entered = []
+
+    def attempt_all(configs, out, jobs, *, watch):
+        entered.extend((config.learner.learning_rate, config.stream.num_tasks, config.seed) for config in configs)
+        return [{"average_accuracy": 0.1 * number} for number, _ in enumerate(configs)]
+
+    monkeypatch.setattr(equal_search.sweep, "attempt_all", attempt_all)
+    outcome = equal_search.finals(plan, trials, 2, tmp_path)
+    assert entered == [(0.001, None, 100), (0.002, None, 100), (0.003, None, 100)]
+    assert [one["accuracy"] for one in outcome] == pytest.approx([0.0, 0.1, 0.2])
+
+
 @pytest.mark.parametrize("benchmark", ["split-mnist", "permuted-mnist"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_equal_searches_have_a_space_for_every_method_with_its_recipe_in_it(benchmark, method):
