@@ -129,6 +129,8 @@ def main() -> None:
     parser.add_argument("--finalists", type=int, default=0, help="how many of the best are run on all tasks")
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
     asked = parser.parse_args()
+    if asked.finalists < 0:
+        parser.error(f"--finalists must not be negative, but it is {asked.finalists}.")
     names = list(METHODS) if asked.methods == "all" else asked.methods.split(",")
     try:
         plans = [plan_for(asked.benchmark, method, asked.trials, asked.num_tasks) for method in names]
