@@ -77,6 +77,9 @@ def finals(plan: Plan, trials: list[Candidate], count: int, out: Path) -> list[d
     whole = replace(plan, stream=replace(plan.stream, num_tasks=None))
     configs = [config for one in entrants for config in whole.configs(one.settings)]
     outcomes = sweep.attempt_all(configs, out, 1, watch=lambda *_: None)
+    for config, outcome in zip(configs, outcomes, strict=True):
+        if isinstance(outcome, VclError):
+            raise VclError(f"The final run {config.name} failed: {outcome} The same command tries it again.")
     return [
         {"settings": one.settings, "accuracy": judged(one.settings, [outcome]).accuracy}
         for one, outcome in zip(entrants, outcomes, strict=True)
@@ -145,9 +148,13 @@ def main() -> None:
 
         path = OUTCOMES / f"{asked.benchmark}-{method}.json"
         document = kept_search(plan, path) or as_document(plan, search(plan, asked.out, 1, attempt))
-        if asked.finalists and not document.get("finals"):
-            document["finals"] = finals(plan, candidates_of(document), asked.finalists, asked.out)
         path.write_text(json.dumps(document, indent=1) + "\n")
+        if asked.finalists and not document.get("finals"):
+            try:
+                document["finals"] = finals(plan, candidates_of(document), asked.finalists, asked.out)
+            except VclError as error:
+                sys.exit(f"{method}: {error}")
+            path.write_text(json.dumps(document, indent=1) + "\n")
         text = report(asked.benchmark)
         (OUTCOMES / f"{asked.benchmark}.md").write_text(text)
     print(text)

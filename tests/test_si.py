@@ -11,7 +11,7 @@ from vcl.core import Examples
 from vcl.errors import VclError
 from vcl.methods.si import SI, PathIntegral, SIState
 from vcl.nets import Affine, from_layers
-from vcl.training import Fitter, to_device
+from vcl.training import Fitter, first_moments, to_device
 
 
 def test_the_path_integral_is_that_of_the_tasks_own_gradient_along_adams_steps(float64):
@@ -21,9 +21,9 @@ def test_the_path_integral_is_that_of_the_tasks_own_gradient_along_adams_steps(f
     x = x.astype(np.float64)
     start, anchor, importance = drawn(rng, -1, 1), drawn(rng, -1, 1), drawn(rng, 0, 2)
     learner = SI(hidden=(4,), strength=0.7, learning_rate=0.05)
-    network, path = Fitter()(
-        jax.random.key(0), "train", PathIntegral(learner), to_mlp(start), (to_mlp(importance), to_mlp(anchor)),
-        to_device(Examples(x, y), SIZE), epochs=6, batch_size=SIZE,
+    network, path, _ = Fitter()(
+        jax.random.key(0), "train", PathIntegral(learner), (to_mlp(start), first_moments("adam", to_mlp(start))),
+        (to_mlp(importance), to_mlp(anchor)), to_device(Examples(x, y), SIZE), epochs=6, batch_size=SIZE,
     )  # fmt: skip
 
     end, omega = dict(start), {name: np.zeros_like(a) for name, a in start.items()}
@@ -44,7 +44,7 @@ def test_importance_is_the_loss_lowered_for_the_way_that_was_gone():
     end = jax.tree.map(lambda a: a + 2.0, head)  # every weight went from 1 to 2
     gained, lost = jax.tree.map(lambda a: a + 6.0, head.body), jax.tree.map(lambda a: a - 6.0, head.head)
     path = head.with_layers([*gained, lost])  # what was lost does not count
-    fit = Known(end, path)
+    fit = Known(end, path, None)
     x, y = blobs(0, SIZE)
     after = learner.observe(
         jax.random.key(0), state, spec((0, 1)).task(1), to_device(Examples(x, y), SIZE), fit
@@ -75,6 +75,37 @@ def test_weights_that_matter_are_held():
         )
         ways.append(float(sum(jax.tree.leaves(way))))
     assert ways[0] > 2 * ways[1] > 0
+
+
+def test_kept_moments_make_two_tasks_on_the_same_data_one_longer_fit():
+    """Without a penalty, and with all examples in each batch, what was cut into two tasks is one fit."""
+    x, y = blobs(0, SIZE)
+    data = to_device(Examples(x, y), SIZE)
+
+    def learnt(moments: str, tasks: int, epochs: int) -> SIState:
+        learner = SI(hidden=(4,), strength=0.0, moments=moments, learning_rate=0.02, epochs=epochs, batch_size=SIZE)
+        state = learner.init(jax.random.key(0), spec((0,)))
+        for _ in range(tasks):
+            state = learner.observe(jax.random.key(1), state, spec((0,)).task(0), data, Fitter())
+        return state
+
+    once, twice = learnt("keep", 1, 12), learnt("keep", 2, 6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), once.network, twice.network)
+    assert int(twice.moments.count) == 12
+    afresh = learnt("reset", 2, 6)
+    assert not np.allclose(afresh.network.head.weight, once.network.head.weight, rtol=1e-3)
+
+
+def test_each_head_keeps_its_own_moments():
+    x, y = blobs(0, SIZE)
+    learner = SI(hidden=(4,), moments="keep", epochs=2, batch_size=SIZE)
+    state = learner.init(jax.random.key(0), spec((0, 1)))
+    after = learner.observe(
+        jax.random.key(0), state, spec((0, 1)).task(0), to_device(Examples(x, y), SIZE), Fitter()
+    )  # fmt: skip
+    assert float(jnp.abs(after.moments.mu.head.weight[0]).max()) > 0
+    assert float(jnp.abs(after.moments.mu.head.weight[1]).max()) == 0
+    assert float(jnp.abs(after.moments.nu.body[0].weight).max()) > 0
 
 
 @pytest.mark.parametrize("settings", [{"strength": -1.0}, {"xi": 0.0}])

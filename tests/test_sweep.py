@@ -177,6 +177,14 @@ def test_the_recipe_and_the_best_trials_enter_the_finals_on_all_tasks(tmp_path, 
     assert [one["accuracy"] for one in outcome] == pytest.approx([0.0, 0.1, 0.2])
 
 
+def test_finals_of_which_a_run_failed_are_not_taken_for_complete(tmp_path, monkeypatch):
+    plan = equal_search.plan_for("split-digits", "finetune", trials=4, num_tasks=2)
+    failed = [VclError("Another process has the run.")]
+    monkeypatch.setattr(equal_search.sweep, "attempt_all", lambda *_, **__: failed)
+    with pytest.raises(VclError, match=r"final run split-digits-finetune-.* failed: Another process"):
+        equal_search.finals(plan, [plans.Candidate({"learning_rate": 0.001}, (0.5,))], 0, tmp_path)
+
+
 @pytest.mark.parametrize("benchmark", ["split-mnist", "permuted-mnist"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_equal_searches_have_a_space_for_every_method_with_its_recipe_in_it(benchmark, method):
