@@ -26,7 +26,12 @@ class Finetune(PointLearner):
     """
 
     recipes: ClassVar[Recipes] = {
-        "fast": family_settings(split={}, permuted={}, split_mnist={"learning_rate": 0.00017})
+        "fast": family_settings(
+            split={},
+            permuted={},
+            split_mnist={"learning_rate": 0.00017},
+            permuted_mnist={"learning_rate": 0.00075, "schedule": "cosine"},
+        )
     }
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> PointState:

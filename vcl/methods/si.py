@@ -63,6 +63,7 @@ class SI(PointLearner):
                 "xi": 0.1,
             },
             split_mnist={"strength": 0.89, "learning_rate": 0.0096, "schedule": "cosine"},
+            permuted_mnist={"strength": 0.14, "learning_rate": 0.0023},
         ),
         "published": family_settings(
             split={"strength": 1.0, "xi": 0.001, "epochs": 10, "batch_size": 64, "learning_rate": 0.001},
