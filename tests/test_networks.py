@@ -66,9 +66,20 @@ def test_the_first_layers_products_are_computed_once_however_many_samples():
 @pytest.mark.parametrize("estimator", [logits_local, logits_weight_sampled])
 def test_gradients_are_those_of_finite_differences(estimator):
     q, x = random_q((4,)), jax.random.normal(jax.random.key(1), (3, 5))
-    check_grads(
-        lambda q: estimator(jax.random.key(5), q, x, 2).sum(), (q,), order=1, modes=["rev"], atol=1e-4, rtol=1e-4
-    )
+
+    def total(q: Gaussian) -> jax.Array:
+        return estimator(jax.random.key(5), jax.tree.map(jnp.asarray, q), x, 2).sum()
+
+    check_grads(total, (q,), order=1, modes=["rev"], atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_of_weights_are_plain_matrix_products_however_many_samples():
+    """A sum over samples and examples as two axes would be compiled to transposed copies and a product."""
+    q, x = random_q((4,)), jnp.ones((7, 5))
+    gradient = jax.make_jaxpr(jax.grad(lambda q: logits_local(jax.random.key(0), q, x, 3).sum()))(q).jaxpr
+    products = [eqn.params["dimension_numbers"] for eqn in gradient.eqns if eqn.primitive.name == "dot_general"]
+    assert len(products) == 10
+    assert all(len(axes) == 1 for contracted, _ in products for axes in contracted)
 
 
 def test_heads_are_selected_and_put_back():

@@ -229,7 +229,19 @@ def forward(
 
 def point(number: int, layer: Affine, h: Float[Array, "..."]) -> Float[Array, "..."]:
     """The affine map at one setting of its weights."""
-    return h @ layer.weight + layer.bias
+    return product(h, layer.weight) + layer.bias
+
+
+def product(h: Float[Array, "*s i"], weight: Float[Array, "i o"]) -> Float[Array, "*s o"]:
+    """h · weight, as a product of two matrices whatever the leading axes of `h`.
+
+    The gradient for `weight` sums over the leading axes; over more than one of them XLA sums by way of transposed
+    copies.
+
+    >>> product(jnp.ones((2, 3, 4)), jnp.ones((4, 5))).shape
+    (2, 3, 5)
+    """
+    return (h.reshape(-1, h.shape[-1]) @ weight).reshape(*h.shape[:-1], weight.shape[-1])
 
 
 def as_images(inputs: Float[Array, "n d"], input_shape: Shape) -> Float[Array, "n rows columns channels"]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from vcl.nets import Affine, Weights
+from vcl.nets import Affine, Weights, product
 from vcl.noise import Generator, normal
 from vcl.posteriors.local import local_logits
 from vcl.posteriors.mean_field import Gaussian
@@ -208,7 +208,7 @@ class KroneckerFactored:
         self, key: Key[Array, ""], layer: LayerMoments, h: Float[Array, "..."], num_samples: int | None
     ) -> Float[Array, "..."]:
         """a ~ N(hᵀM, (hᵀ U h) V), h with the 1 of the bias, independently for each example (and place)."""
-        centre = h @ layer.mean.weight + layer.mean.bias
+        centre = product(h, layer.mean.weight) + layer.mean.bias
         return centre + self.draw(key, layer.spread, layer.spread.leverage(with_one(h)), num_samples)
 
     def draw(

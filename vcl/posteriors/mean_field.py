@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from vcl.nets import Affine, Weights, forward, logits
+from vcl.nets import Affine, Weights, forward, logits, product
 from vcl.noise import Generator, normal
 from vcl.posteriors.local import After, local_logits, unchanged
 
@@ -194,8 +194,8 @@ class MeanField:
     def moments(self, layer: LayerMoments, h: Float[Array, "..."]) -> Preactivations:
         """h·M + m and √(h²·S + s)."""
         mean, log_var = layer
-        centre = h @ mean.weight + mean.bias
-        return centre, jnp.sqrt((h * h) @ jnp.exp(log_var.weight) + jnp.exp(log_var.bias))
+        centre = product(h, mean.weight) + mean.bias
+        return centre, jnp.sqrt(product(h * h, jnp.exp(log_var.weight)) + jnp.exp(log_var.bias))
 
     def moments_by_class(self, layer: LayerMoments, h: Float[Array, "s n f"]) -> Preactivations:
         """The same for the head, where output c sees only every c-th of the hidden samples."""
