@@ -53,6 +53,7 @@ SEARCHED = family_settings(
     split={**CHOSEN, "strength": 0.00003, "margin": 0.002},
     permuted={**CHOSEN, "strength": 0.003, "margin": 0.03},
     split_mnist={"learning_rate": 0.0028, "strength": 0.000016, "margin": 0.0009},
+    permuted_mnist={"learning_rate": 0.006, "strength": 0.00014, "margin": 0.0057},
 )
 
 Units = tuple[Bool[Array, "_"], ...]

@@ -97,7 +97,12 @@ def slot(state: State, task: Task) -> State:
 SeparateFinetune = separate(
     Finetune,
     "A network for each task by itself (a reference: no forgetting, no transfer).",
-    family_settings(split={}, permuted={}, split_mnist={"learning_rate": 0.0053}),
+    family_settings(
+        split={},
+        permuted={},
+        split_mnist={"learning_rate": 0.0053},
+        permuted_mnist={"learning_rate": 0.0068, "schedule": "cosine"},
+    ),
 )
 SeparateVCL = separate(
     VCL,
