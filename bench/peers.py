@@ -28,7 +28,7 @@ from vcl.curvature import BATCH, kronecker_factors
 from vcl.methods import make
 from vcl.methods.finetune import Finetune
 from vcl.nets import MLP, random, select_head
-from vcl.training import Adam, Fitter, run_epochs, to_device
+from vcl.training import Adam, Fitter, compiled_epochs, to_device
 
 ENVIRONMENT = Path(__file__).parent.parent / ".bench-venv"
 PACKAGES = (
@@ -131,7 +131,7 @@ def finetune_time(hidden: tuple[int, ...], classes: int, batch_size: int) -> Tim
     def measure() -> float:
         carry = jax.tree.map(lambda a: jnp.array(a, a.dtype), step.init(network))
         began = clock()
-        done = run_epochs(step, batch_size, key, carry, jnp.zeros(1), None, data, jnp.int32(0), jnp.int32(1))
+        done = compiled_epochs()(step, batch_size, key, carry, jnp.zeros(1), None, data, jnp.int32(0), jnp.int32(1))
         jax.block_until_ready(done)
         return (clock() - began) / STEPS
 

@@ -21,7 +21,7 @@ from measure import Timer, clock, in_turn, ratio, use_cores, write
 from vcl.core import Examples, StreamSpec
 from vcl.methods.vcl import VCL
 from vcl.nets import select_head
-from vcl.training import Adam, run_epochs, to_device
+from vcl.training import Adam, compiled_epochs, to_device
 
 ROUNDS = 10
 STEPS = 24
@@ -48,7 +48,7 @@ def step_time(hidden: tuple[int, ...], classes: int, batch_size: int, **settings
         start = step.init(learner.fresh(key, prior.mean))
         carry = jax.block_until_ready(jax.tree.map(lambda a: jnp.array(a, a.dtype), start))
         began = clock()
-        done = run_epochs(step, batch_size, key, carry, jnp.zeros(1), prior, data, jnp.int32(0), jnp.int32(1))
+        done = compiled_epochs()(step, batch_size, key, carry, jnp.zeros(1), prior, data, jnp.int32(0), jnp.int32(1))
         jax.block_until_ready(done)
         return (clock() - began) / STEPS
 

@@ -9,7 +9,18 @@ import pytest
 
 from vcl.core import Examples
 from vcl.errors import VclError
-from vcl.training import Adam, Data, Fitter, NoRecorder, learning_rate, run_epochs, shuffle, to_device
+from vcl.training import (
+    WIDE_VECTORS,
+    Adam,
+    Data,
+    Fitter,
+    NoRecorder,
+    compiled_epochs,
+    compiles_with,
+    learning_rate,
+    shuffle,
+    to_device,
+)
 
 
 def numbered(size: int, capacity: int) -> Data:
@@ -64,7 +75,7 @@ def test_how_epochs_are_cut_into_calls_does_not_change_a_bit():
     for cuts in ([0, 6], [0, 1, 2, 3, 4, 5, 6], [0, 4, 6]):
         carry, history = step.init({"w": jnp.array(0.3), "b": jnp.array(-0.2)}), jnp.zeros(6)
         for first, last in itertools.pairwise(cuts):
-            carry, history = run_epochs(
+            carry, history = compiled_epochs()(
                 step, 5, jax.random.key(1), carry, history, jnp.array(2.0), data, jnp.int32(first), jnp.int32(last)
             )
         results.append(jax.tree.map(np.asarray, (carry, history)))
@@ -93,13 +104,18 @@ def test_adam_steps_like_optax():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), fitted, params)
 
 
+def test_options_that_the_compiler_does_not_know_are_left_out():
+    assert compiles_with(WIDE_VECTORS)
+    assert not compiles_with({"xla_cpu_no_such_option": 1})
+
+
 def test_tasks_of_other_sizes_share_the_compiled_loop():
     step, fit = Adam(loss, 0.01), Fitter()
     start = {"w": jnp.array(0.3), "b": jnp.array(0.0)}
-    run_epochs.clear_cache()
+    compiled_epochs().clear_cache()
     for size in (23, 17, 30):
         fit(jax.random.key(0), f"{size}", step, start, jnp.array(1.0), numbered(size, 30), epochs=4, batch_size=5)
-    assert run_epochs._cache_size() == 1
+    assert compiled_epochs()._cache_size() == 1
 
 
 @pytest.mark.parametrize(

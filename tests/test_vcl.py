@@ -15,7 +15,7 @@ from vcl.methods import make
 from vcl.methods.vcl import VCL, VCLState
 from vcl.nets import cross_entropy, pixels, select_head
 from vcl.posteriors.mean_field import Gaussian, isotropic, kl, logits_local
-from vcl.training import Adam, Batch, Data, Fitter, masked_mean, run_epochs, to_device
+from vcl.training import Adam, Batch, Data, Fitter, compiled_epochs, masked_mean, to_device
 
 SMALL = VCL(hidden=(8,), epochs=4, batch_size=16, test_samples=5)
 KEY = jax.random.key(0)
@@ -150,9 +150,9 @@ def test_the_state_keeps_its_structure_shapes_and_types(stream, settings):
 def test_later_tasks_are_not_compiled_again(stream):
     learner = dataclasses.replace(SMALL, hidden=(9,))
     observe(learner, stream, stages=1)
-    compiled = run_epochs._cache_size()
+    compiled = compiled_epochs()._cache_size()
     observe(learner, stream)
-    assert run_epochs._cache_size() == compiled
+    assert compiled_epochs()._cache_size() == compiled
 
 
 def test_the_same_key_gives_the_same_bits_and_another_does_not(stream):
