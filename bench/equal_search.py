@@ -22,6 +22,7 @@ from typing import Any
 
 from vcl.benchmarks import STREAMS
 from vcl.errors import VclError, choose
+from vcl.files import write_atomically
 from vcl.methods import METHODS
 from vcl.runs import sweep
 from vcl.runs.plans import Candidate, Plan, best_first, judged, plan_from
@@ -111,6 +112,10 @@ def report(benchmark: str) -> str:
     return f"# Equal searches on {benchmark}: accuracy on validation data (%), seed {SEED}\n\n{summary(kept)}"
 
 
+def keep(path: Path, document: dict[str, Any]) -> None:
+    write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
+
+
 def percent(accuracy: float | None) -> str:
     return "–" if accuracy is None else f"{100 * accuracy:.2f}"
 
@@ -148,13 +153,13 @@ def main() -> None:
 
         path = OUTCOMES / f"{asked.benchmark}-{method}.json"
         document = kept_search(plan, path) or as_document(plan, search(plan, asked.out, 1, attempt))
-        path.write_text(json.dumps(document, indent=1) + "\n")
+        keep(path, document)
         if asked.finalists and not document.get("finals"):
             try:
                 document["finals"] = finals(plan, candidates_of(document), asked.finalists, asked.out)
             except VclError as error:
                 sys.exit(f"{method}: {error}")
-            path.write_text(json.dumps(document, indent=1) + "\n")
+            keep(path, document)
         text = report(asked.benchmark)
         (OUTCOMES / f"{asked.benchmark}.md").write_text(text)
     print(text)
