@@ -94,7 +94,12 @@ class ICaRL(Settings):
     sharpness: Annotated[float, "s, how fast probability falls with the squared distance to a prototype"] = 20.0
 
     recipes: ClassVar[Recipes] = {
-        "fast": family_settings(split={}, permuted={}, split_mnist={"learning_rate": 0.0017}),
+        "fast": family_settings(
+            split={},
+            permuted={},
+            split_mnist={"learning_rate": 0.0017},
+            permuted_mnist={"learning_rate": 0.0017, "schedule": "cosine"},
+        ),
         # Epochs and batch size of the paper. Its rate (SGD, 2.0) is for a residual network: Adam's default instead.
         "published": family_settings(
             split={"epochs": 70, "batch_size": 128, "learning_rate": 0.001},
