@@ -76,7 +76,12 @@ class UCB(Settings):
     test_samples: Annotated[int, "Monte-Carlo samples of the predictive distribution"] = 10
 
     recipes: ClassVar[Recipes] = {
-        "fast": family_settings(split={}, permuted={}, split_mnist={"learning_rate": 0.0041, "init_std": 0.013}),
+        "fast": family_settings(
+            split={},
+            permuted={},
+            split_mnist={"learning_rate": 0.0041, "init_std": 0.013},
+            permuted_mnist={"learning_rate": 0.0021, "init_std": 0.14},
+        ),
         # SGD of 10 samples, batch 64, 200 epochs, ρ₀ = -3. The published code's rate of 0.01 is for a sum over the
         # minibatch that is weighted by 0.05: 0.032 for the mean.
         "published": family_settings(split=PUBLISHED, permuted=PUBLISHED),
