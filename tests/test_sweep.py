@@ -71,6 +71,7 @@ def test_a_grid_is_run_in_parts_and_put_together(vcl, write, tmp_path):  # noqa:
     assert "on split-digits, accuracy on validation data" in (tmp_path / "runs" / "mine.md").read_text()
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_search_continues_in_its_storage(write, tmp_path):
     plan = plans.read_plan(write(SEARCH))
     tried = []
@@ -80,6 +81,7 @@ def test_a_search_continues_in_its_storage(write, tmp_path):
 
     def attempt(configs, prune):
         tried.extend(config.name for config in configs)
+        prune(0, RunStatus("running", scored=1, accuracies=(0.5,)))
         if len(tried) == 3:
             raise Killed
         return [{"average_accuracy": config.learner.learning_rate} for config in configs]

@@ -82,9 +82,10 @@ def pruning(study: Any, owners: Sequence[Any]) -> Prune:
         trial = owners[number]
         if number == first[trial.number] and status.accuracies and status.scored > reported.get(number, 0):
             reported[number] = status.scored
-            # `trial` may come from the journal of an earlier search, and such a trial cannot report.
+            # `trial` may come from the journal of an earlier search: it cannot report, and what it has, it reported.
             live = optuna.trial.Trial(study, trial._trial_id)
-            live.report(sum(status.accuracies) / len(status.accuracies), status.scored)
+            if status.scored not in trial.intermediate_values:
+                live.report(sum(status.accuracies) / len(status.accuracies), status.scored)
             if live.should_prune():
                 given_up.add(trial.number)
         return trial.number in given_up
