@@ -101,8 +101,8 @@ def summary(documents: list[dict[str, Any]]) -> str:
         accuracies = [percent(one.accuracy) for one in (recipe, best)]
         given_up = sum(t["note"] == "PRUNED" for t in document["trials"])
         cells = [document["method"], str(document["num_tasks"] or "all"), *accuracies, chosen]
-        entrants = ", ".join(percent(one["accuracy"]) for one in document.get("finals", []))
-        lines.append(f"| {' | '.join(cells)} | {len(trials)} | {given_up} | {entrants} |")
+        entrants = [in_the_finals(one, named=(recipe.settings, best.settings)) for one in document.get("finals", [])]
+        lines.append(f"| {' | '.join(cells)} | {len(trials)} | {given_up} | {', '.join(entrants)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -114,6 +114,12 @@ def report(benchmark: str) -> str:
 
 def keep(path: Path, document: dict[str, Any]) -> None:
     write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
+
+
+def in_the_finals(entrant: dict[str, Any], named: tuple[dict[str, Any], ...]) -> str:
+    """Its accuracy on all tasks, and its settings unless they are named elsewhere in the row."""
+    settings = entrant["settings"]
+    return percent(entrant["accuracy"]) + ("" if settings in named else f" ({readable(settings)})")
 
 
 def percent(accuracy: float | None) -> str:

@@ -177,6 +177,8 @@ def test_the_recipe_and_the_best_trials_enter_the_finals_on_all_tasks(tmp_path, 
     outcome = equal_search.finals(plan, trials, 2, tmp_path)
     assert entered == [(0.001, None, 100), (0.002, None, 100), (0.003, None, 100)]
     assert [one["accuracy"] for one in outcome] == pytest.approx([0.0, 0.1, 0.2])
+    table = equal_search.summary([{**equal_search.as_document(plan, trials), "finals": outcome}])
+    assert "| learning_rate 0.002 | 4 | 0 | 0.00, 10.00, 20.00 (learning_rate 0.003) |" in table
 
 
 def test_finals_of_which_a_run_failed_are_not_taken_for_complete(tmp_path, monkeypatch):

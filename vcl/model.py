@@ -229,8 +229,8 @@ class Model:
         """The learner, with another `forgetting`."""
         if not hasattr(self.learner, "forgetting"):
             raise VclError(
-                f"{type(self.learner).__name__} has no setting `forgetting`; vcl, gvcl and kronecker-vcl have. Leave "
-                "forgetting out, or use one of these."
+                f"{type(self.learner).__name__} has no setting `forgetting`; vcl, gvcl and kronecker-vcl have. "
+                "Leave forgetting out, or use one of these."
             )
         learner: Any = self.learner
         return cast(Learner, replace(learner, forgetting=float(forgetting)))

@@ -36,6 +36,7 @@ class AGEM(EpisodicLearner):
             split={"optimizer": "adam", "learning_rate": 0.001, "epochs": 3, "batch_size": 128, "reference": 192},
             permuted={"learning_rate": 0.03, "schedule": "cosine", "epochs": 1, "batch_size": 5, "reference": 44},
             split_mnist={"learning_rate": 0.0017, "reference": 154},
+            permuted_mnist={"learning_rate": 0.024, "schedule": "constant", "reference": 230},
         ),
         "published": family_settings(
             split={"learning_rate": 0.1, "epochs": 1, "batch_size": 10, "memory": 250, "reference": 256},

@@ -127,6 +127,7 @@ class Joint(PointLearner):
             split={"schedule": "cosine"},
             permuted={"epochs": 15, "batch_size": 512, "learning_rate": 0.003, "schedule": "cosine"},
             split_mnist={"learning_rate": 0.0036},
+            permuted_mnist={"learning_rate": 0.0055},
         )
     }
     joint: ClassVar[bool] = True
