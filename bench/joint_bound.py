@@ -1,9 +1,10 @@
 """Joint training on all tasks of permuted MNIST at once: the bound for methods that learn many tasks one by one.
 
     .venv/bin/python bench/joint_bound.py --num-tasks 10,20,50
+    .venv/bin/python bench/joint_bound.py --num-tasks 50 --learning-rate 0.003
 
 `vcl run permuted-mnist --method joint` begins anew at every stage, which for 50 tasks is 25 times the work. Here
-only its last stage is trained, with the settings of its recipe, and tested on every task.
+only its last stage is trained, with the settings of its recipe or another learning rate, and tested on every task.
 """
 
 import argparse
@@ -17,10 +18,10 @@ from vcl.benchmarks import joint
 from vcl.training import Fitter
 
 
-def bound(num_tasks: int, seed: int, validation: float) -> list[float]:
+def bound(num_tasks: int, seed: int, validation: float, **settings: float) -> list[float]:
     """The accuracy on each task of a network that has learnt all of them together."""
     options = vcl.StreamOptions(num_tasks=num_tasks, validation=validation)
-    learner = vcl.configure("permuted-mnist", "joint", stream=options).learner
+    learner = vcl.configure("permuted-mnist", "joint", stream=options, **settings).learner
     stream = joint(vcl.build("permuted-mnist", options, seed=seed))
     last = num_tasks - 1
     start = learning.begin(learner, stream.spec, seed)
@@ -40,12 +41,14 @@ def main() -> None:
     parser.add_argument(
         "--validation", type=float, default=0.0, help="test on this part of the training data instead"
     )
+    parser.add_argument("--learning-rate", type=float, help="in place of the recipe's")
     asked = parser.parse_args()
+    settings = {} if asked.learning_rate is None else {"learning_rate": asked.learning_rate}
     use_cores(1)
     rows = []
     for num_tasks in asked.num_tasks:
         for seed in range(asked.seeds):
-            accuracies = 100.0 * np.array(bound(num_tasks, seed, asked.validation))
+            accuracies = 100.0 * np.array(bound(num_tasks, seed, asked.validation, **settings))
             rows.append(
                 {
                     "tasks": num_tasks,
@@ -56,7 +59,8 @@ def main() -> None:
                 }
             )
     data = "validation" if asked.validation else "test"
-    write("joint-bound", f"Joint training on permuted MNIST, all tasks at once, {data} data", rows)
+    name = "joint-bound" + "".join(f"-rate-{rate}" for rate in settings.values())
+    write(name, f"Joint training on permuted MNIST, all tasks at once, {data} data", rows)
 
 
 if __name__ == "__main__":
