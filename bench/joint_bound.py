@@ -15,6 +15,7 @@ from measure import use_cores, write
 import vcl
 from vcl import learning
 from vcl.benchmarks import joint
+from vcl.errors import VclError
 from vcl.training import Fitter
 
 
@@ -48,7 +49,10 @@ def main() -> None:
     rows = []
     for num_tasks in asked.num_tasks:
         for seed in range(asked.seeds):
-            accuracies = 100.0 * np.array(bound(num_tasks, seed, asked.validation, **settings))
+            try:
+                accuracies = 100.0 * np.array(bound(num_tasks, seed, asked.validation, **settings))
+            except VclError as error:
+                parser.error(str(error))
             rows.append(
                 {
                     "tasks": num_tasks,
@@ -59,7 +63,7 @@ def main() -> None:
                 }
             )
     data = "validation" if asked.validation else "test"
-    name = "joint-bound" + "".join(f"-rate-{rate}" for rate in settings.values())
+    name = "joint-bound" if asked.learning_rate is None else f"joint-bound-rate-{asked.learning_rate:g}"
     write(name, f"Joint training on permuted MNIST, all tasks at once, {data} data", rows)
 
 
