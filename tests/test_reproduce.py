@@ -1,5 +1,6 @@
 """vcl reproduce: the paper's cells, what counts as run, estimates, and that nothing is lost."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -25,6 +26,7 @@ TINY = Cell(
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(paper, "TABLES", {"table1": (TINY,)})
+    monkeypatch.setattr(paper, "OWN", ())
     monkeypatch.setattr(reproduction, "MEASURED_SECONDS", 0.01)
     return tmp_path
 
@@ -130,4 +132,62 @@ def test_what_is_missing_is_run_and_what_was_deleted_comes_back(
 def test_a_name_that_no_row_has(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         start(["reproduce", "table1", "--only", "nothing"])
-    assert "No row" in capsys.readouterr().err
+    message = " ".join(capsys.readouterr().err.split())
+    assert "No row of 'table1' has 'nothing' in its name. There are: VCL, tiny." in message
+
+
+def test_a_row_asked_for_leaves_the_others_in_the_table(
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = dataclasses.replace(TINY, name="Another, tiny", settings={"hidden": (6,), "epochs": 1})
+    monkeypatch.setattr(paper, "TABLES", {"table1": (TINY, other), "table2": (other,)})
+    command = ["reproduce", "all", "--seeds", "1", "--jobs", "1", "--quiet"]
+    start([*command, "--only", "VCL"])
+    table = tiny / "results" / "reproduce" / "table1-paper.md"
+    first = next(line for line in table.read_text().splitlines() if line.startswith("| VCL, tiny"))
+    assert "| Another, tiny | 12.3 ± 4 | not run |" in table.read_text()
+    assert not table.with_name("table2-paper.md").exists(), "none of its rows was asked for"
+    capsys.readouterr()
+
+    start([*command, "--only", "Another"])
+    assert first in table.read_text(), "a row that is there already stays"
+    assert "not run" not in table.read_text()
+    shown = capsys.readouterr().out
+    assert "Another, tiny" in shown
+    assert "VCL, tiny" not in shown, "only what was asked for is shown"
+
+    start([*command, "--dry-run"])
+    assert first in capsys.readouterr().out, "a dry run shows what there is"
+
+
+def test_units_are_counted_beside_those_of_other_runs(
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paper, "OWN", (TINY,))
+    folder = tiny / "results" / "reproduce"
+    folder.mkdir(parents=True)
+    table = folder / "units-paper.md"
+    earlier = "| an-earlier-run | 0.05 | 1, 2 |"
+    table.write_text(f"| run | tolerance | active |\n| --- | ---: | --- |\n{earlier}\n")
+    start(["reproduce", "units", "--seeds", "1", "--jobs", "1", "--quiet", "--json"])
+    counted = json.loads(capsys.readouterr().out)["units"]
+    assert [one["tolerance"] for one in counted] == [0.0002, 0.002, 0.01, 0.05]
+    strict = counted[0]
+    assert len(strict["active"]) == 1, "one hidden layer"
+    assert len(strict["active"][0]) == 2, "two tasks"
+    assert 0 <= min(strict["active"][0]) <= max(strict["active"][0]) <= 5
+    assert earlier in table.read_text()
+    assert f"| {strict['run']} | 0.0002 | {', '.join(map(str, strict['active'][0]))} |" in table.read_text()
+
+    table.write_text("something else\n\n| by hand |\n")
+    with pytest.raises(SystemExit):
+        start(["reproduce", "units", "--seeds", "1", "--jobs", "1", "--quiet"])
+    assert "is not a table" in capsys.readouterr().err
+    assert "by hand" in table.read_text()
+
+
+def test_results_must_be_a_folder(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tiny / "results").write_text("a file")
+    with pytest.raises(SystemExit):
+        start(["reproduce", "table1"])
+    assert "is a file" in capsys.readouterr().err

@@ -1,8 +1,8 @@
 """vcl reproduce: the paper's tables, figures and counts of units."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 What = Literal["table1", "table2", "figures", "units", "all"]
 TOLERANCES = (0.0002, 0.002, 0.01, 0.05)
 """From strict to what the eye sees."""
+MOST_SEEDS = 10
+"""How many seeds of a row are looked for, at the least."""
 
 
 def reproduce(
@@ -37,7 +39,9 @@ def reproduce(
     ] = 0,
     jobs: Annotated[int, Parameter(help="Number of processes, one core each (0: all cores).", converter=whole)] = 0,
     dask: Dask = None,
-    dry_run: Annotated[bool, Parameter(help="Only say what is missing, and how long it will take.")] = False,
+    dry_run: Annotated[
+        bool, Parameter(help="Only show what there is, and say what is missing and how long it will take.")
+    ] = False,
     only: Annotated[
         str | None, Parameter(help="Only rows whose name contains this text, such as VCL or 20 tasks.")
     ] = None,
@@ -59,22 +63,19 @@ def reproduce(
     """
     from vcl import runs
     from vcl.runs import sweep
-    from vcl.runs.archive import keep, kept_results
-    from vcl.runs.reproduction import as_json, in_folder, survey
+    from vcl.runs.archive import keep
+    from vcl.runs.reproduction import as_json, in_folder
 
     check_counts(jobs=jobs, **({"seeds": seeds} if seeds else {}))
-    kept = kept_results(results) if results.is_dir() else []
+    if results.exists() and not results.is_dir():
+        raise VclError(f"--results {results} is a file. Name a folder: new results and tables are written there.")
     asked = cells_of(what, only)
-    found = {
-        name: [
-            survey(cell, cell.configs(seeds or None, recipe), out, () if name == "own" else kept) for cell in cells
-        ]
-        for name, cells in asked.items()
-    }
+    found = surveyed(asked, seeds or None, recipe, out, results)
     # A run can be behind several cells: it is run once.
     missing = {config.name: config for rows in found.values() for one in rows for config in one.missing}
     say_plan([one for rows in found.values() for one in rows], data_dir, jobs or runs.available_threads())
     if dry_run:
+        show_tables(found, as_they_stand(asked, seeds, recipe, out, results), quietly=json)
         return print_json({name: as_json(rows) for name, rows in found.items()}) if json else None
     failed = {}
     if missing:
@@ -89,23 +90,21 @@ def reproduce(
     for config in (config for rows in found.values() for one in rows for config in one.configs):
         if result := in_folder(config, out):
             keep(result, results / "reproduce")
-    kept = kept_results(results) if results.is_dir() else []
-    for name, cells in asked.items():
-        found[name] = [
-            survey(cell, cell.configs(seeds or None, recipe), out, () if name == "own" else kept) for cell in cells
-        ]
-    present(found, results / "reproduce", recipe, as_json=json)
-    if "own" in found:
-        folders = [
-            runs.StoredRun.open(out / config.name)
-            for one in found["own"]
-            for config in one.configs
-            if config not in one.missing
-        ]
-        if folders and what in ("figures", "all"):
-            draw(folders, results / "reproduce" / "figures", data_dir)
-        if folders and what in ("units", "all"):
-            count_units(folders, results / "reproduce" / f"units-{recipe}.md", data_dir)
+    found = surveyed(asked, seeds or None, recipe, out, results)
+    whole_tables = as_they_stand(asked, seeds, recipe, out, results)
+    write_tables(whole_tables, results / "reproduce", recipe)
+    show_tables(found, whole_tables, quietly=json)
+    document: dict[str, Any] = {name: as_json(rows) for name, rows in found.items()}
+    complete = [config for one in found.get("own", []) for config in one.configs if config not in one.missing]
+    folders = [runs.StoredRun.open(out / config.name) for config in complete]
+    if folders and what in ("figures", "all"):
+        drawn = draw(folders, results / "reproduce" / "figures", data_dir)
+        document["figures"] = [str(path) for path in drawn]
+    if folders and what in ("units", "all"):
+        document["units"] = count_units(folders, data_dir)
+        write_units(document["units"], results / "reproduce" / f"units-{recipe}.md", quietly=json)
+    if json:
+        print_json(document)
     if failed:
         fail("\n".join(f"{name} failed: {reason}" for name, reason in failed.items()))
     return None
@@ -115,16 +114,44 @@ def cells_of(what: What, only: str | None) -> dict[str, list["Cell"]]:
     """The cells of each table asked for; `own` are the runs that figures and counts of units look into."""
     from vcl.runs.paper import OWN, TABLES
 
-    asked = {
-        name: [cell for cell in cells if not only or only.lower() in cell.name.lower()]
+    behind = {
+        name: cells
         for name, cells in {**TABLES, "own": OWN}.items()
         if what in (name, "all") or (name == "own" and what in ("figures", "units"))
     }
+    asked = {
+        name: [cell for cell in cells if not only or only.lower() in cell.name.lower()]
+        for name, cells in behind.items()
+    }
     if not any(asked.values()):
-        raise VclError(
-            f"No row of the paper's tables has {only!r} in its name. `vcl reproduce all --dry-run` lists them."
-        )
-    return asked
+        names = dict.fromkeys(cell.name for cells in behind.values() for cell in cells)
+        raise VclError(f"No row of {what!r} has {only!r} in its name. There are: {'; '.join(names)}.")
+    return {name: cells for name, cells in asked.items() if cells}
+
+
+def surveyed(
+    asked: Mapping[str, Sequence["Cell"]], seeds: int | None, recipe: str, out: Path, results: Path
+) -> dict[str, list["Reproduction"]]:
+    """What there is of each cell. Figures and counts of units need run folders; for tables kept results do."""
+    from vcl.runs.archive import kept_results
+    from vcl.runs.reproduction import survey
+
+    kept = kept_results(results) if results.is_dir() else []
+    return {
+        name: [survey(cell, cell.configs(seeds, recipe), out, () if name == "own" else kept) for cell in cells]
+        for name, cells in asked.items()
+    }
+
+
+def as_they_stand(
+    asked: Mapping[str, Sequence["Cell"]], seeds: int, recipe: str, out: Path, results: Path
+) -> dict[str, list["Reproduction"]]:
+    """All rows of the tables asked for, with every seed that there is: a table is written whole or not at all."""
+    from vcl.runs.paper import TABLES
+
+    whole = {name: TABLES[name] for name in asked if name in TABLES}
+    most = max([MOST_SEEDS, seeds, *(cell.seeds for cells in whole.values() for cell in cells)])
+    return surveyed(whole, most, recipe, out, results)
 
 
 def say_plan(found: Sequence["Reproduction"], data_dir: Path | None, jobs: int) -> None:
@@ -157,45 +184,74 @@ def say_plan(found: Sequence["Reproduction"], data_dir: Path | None, jobs: int) 
     return say(f"{total:.1f} core-hours in all: about {total / jobs:.1f} hours on {jobs} cores.")
 
 
-def present(found: dict[str, list["Reproduction"]], folder: Path, recipe: str, *, as_json: bool) -> None:
-    """Write each table and show it."""
+def write_tables(tables: Mapping[str, Sequence["Reproduction"]], folder: Path, recipe: str) -> None:
+    """A file for each table, all its rows in it."""
     from vcl.runs import reproduction
 
-    for name, rows in found.items():
-        if name == "own":
-            continue
-        text = reproduction.markdown(rows)
+    for name, rows in tables.items():
         path = folder / f"{name}-{recipe}.md"
         with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, text.encode())
-        if not as_json:
-            stdout().print(text, markup=False)
-            say(f"Written to {path}")
-    if as_json:
-        print_json({name: reproduction.as_json(rows) for name, rows in found.items()})
+            write_atomically(path, reproduction.markdown(rows).encode())
+        say(f"Written to {path}")
 
 
-def draw(stored: Sequence["StoredRun"], out: Path, data_dir: Path | None) -> None:
+def show_tables(
+    found: Mapping[str, Sequence["Reproduction"]], tables: Mapping[str, Sequence["Reproduction"]], *, quietly: bool
+) -> None:
+    """The rows asked for, as they stand."""
+    from vcl.runs import reproduction
+
+    if quietly:
+        return
+    for name, rows in tables.items():
+        asked = {one.cell.name for one in found[name]}
+        text = reproduction.markdown([one for one in rows if one.cell.name in asked])
+        stdout().print(text, markup=False)
+
+
+def draw(stored: Sequence["StoredRun"], out: Path, data_dir: Path | None) -> list[Path]:
     """All figures of the paper, from these runs."""
     from vcl.report.figures import gallery
     from vcl.runs import StoredRun
 
     folders = [run.folder for run in stored]
+    drawn = []
     for path in gallery.figures(folders, out, analysed=lambda f: analysed(StoredRun(f), data_dir), say=say):
-        stdout().print(str(path), markup=False)
+        say(f"Written to {path}")
+        drawn.append(path)
+    return drawn
 
 
-def count_units(stored: Sequence["StoredRun"], path: Path, data_dir: Path | None) -> None:
-    """The number of active units after each task, for tolerances from strict to the eye's."""
+def count_units(stored: Sequence["StoredRun"], data_dir: Path | None) -> list[dict[str, Any]]:
+    """The number of active units in each layer after each task, for tolerances from strict to the eye's."""
+    return [
+        {"run": run.name, "tolerance": tolerance, "active": analysed(run, data_dir, tolerance).counts.tolist()}
+        for run in stored
+        for tolerance in TOLERANCES
+    ]
+
+
+def write_units(counted: Sequence[dict[str, Any]], path: Path, *, quietly: bool) -> None:
+    """Add the counts to a table; rows of other runs that it has already stay."""
+    rows = kept_rows(path) if path.exists() else {}
+    for one in counted:
+        layers = "; ".join(", ".join(map(str, layer)) for layer in one["active"])
+        rows[one["run"], str(one["tolerance"])] = layers
     lines = ["| run | tolerance | active units after each task, layer by layer |", "| --- | ---: | --- |"]
-    for run in stored:
-        for tolerance in TOLERANCES:
-            counts = analysed(run, data_dir, tolerance).counts
-            layers = "; ".join(", ".join(map(str, layer)) for layer in counts.tolist())
-            lines.append(f"| {run.name} | {tolerance} | {layers} |")
+    lines += [f"| {run} | {tolerance} | {layers} |" for (run, tolerance), layers in rows.items()]
     text = "\n".join(lines) + "\n"
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
-    stdout().print(text, markup=False)
+    say(f"Written to {path}")
+    if not quietly:
+        stdout().print(text, markup=False)
+
+
+def kept_rows(path: Path) -> dict[tuple[str, str], str]:
+    """The counts in a table, by run and tolerance."""
+    rows = [line.strip("| ").split(" | ") for line in path.read_text().splitlines()[2:]]
+    if any(len(cells) != 3 for cells in rows):
+        raise VclError(f"{path} is not a table of run, tolerance and counts. Restore or remove it.")
+    return {(run, tolerance): layers for run, tolerance, layers in rows}
