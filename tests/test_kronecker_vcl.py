@@ -23,7 +23,7 @@ from vcl.methods.base.eigenbasis import (
     with_leverage,
 )
 from vcl.methods.kronecker_vcl import Belief, Held, KroneckerVCL, believed, partly_forgotten, shares
-from vcl.methods.laplace import Laplace
+from vcl.methods.laplace import Laplace, select_curvature
 from vcl.nets import Affine, ConvNet, cross_entropy, from_layers, logits, random, select_head
 from vcl.posteriors.kronecker import (
     Kronecker,
@@ -263,6 +263,30 @@ def test_without_noise_and_with_one_round_it_is_laplace_in_the_eigenbasis(stream
         np.testing.assert_allclose(pair.inputs / 60, other.inputs[0], rtol=1e-3, atol=1e-5)
 
 
+def test_without_noise_a_second_task_is_pulled_as_in_laplace(stream):
+    """Both are held by the curvature of the first task. A power of two scales it without touching eigenvectors."""
+    sizes = {"hidden": (8,), "epochs": 4, "batch_size": 16, "learning_rate": 0.02, "schedule": "cosine"}
+    laplace = Laplace(**sizes, strength=1.0, coordinates="eigenbasis")
+    first = laplace.init(KEY, stream.spec)
+    first = laplace.observe(KEY, first, Task(0, 0), to_device(stream.train(0), stream.spec.capacity), Fitter())
+    data = to_device(stream.train(1), stream.spec.capacity)
+    second = laplace.observe(jax.random.fold_in(KEY, 1), first, Task(1, 1), data, Fitter())
+
+    start, known = select_head(first.network, 1), select_curvature(first.curvature, 1)
+    prior = Belief(select_head(first.centre, 1), tuple(Kronecker(64 * p.inputs[0], p.outputs[0]) for p in known))
+    ours = KroneckerVCL(**sizes, temperature=0.0, rounds=1, merging="sums", prior_std=1e4)
+    held, free = (
+        dataclasses.replace(ours, strength=strength)
+        .update(KEY, "train", start, prior, data, Fitter(), 4, warm=False, state=ours.init(KEY, stream.spec), head=1)
+        .mean
+        for strength in (int(data.size) / 64, 0.0)
+    )
+    for a, b in zip(jax.tree.leaves(held), jax.tree.leaves(select_head(second.network, 1)), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+    assert np.abs(held.body[0].weight - start.body[0].weight).max() > 0.05, "it learns"
+    assert np.abs(held.body[0].weight - free.body[0].weight).max() > 0.02, "and is held back"
+
+
 def from_stacked(network, start):
     return dataclasses.replace(start, head=jax.tree.map(lambda a, b: a.at[0].set(b), network.head, start.head))
 
@@ -279,17 +303,23 @@ def test_without_strength_the_loss_is_the_likelihood_under_noise():
     weights = from_layers([draw_layer(rng, 6, 4), draw_layer(rng, 5, 3)])
     pairs = [draw_pair(rng, 6, 4), draw_pair(rng, 5, 3)]
     bases, x, labels = bases_of(pairs), jnp.asarray(rng.normal(size=(7, 5))), jnp.asarray([0, 1, 2, 0, 1, 2, 0])
-    spreads = tuple(spread_of(pair, 1.0, 0.0) for pair in pairs)
+    spreads = tuple(spread_of(pair, 1.0, 0.5) for pair in pairs)
     data = rotated_data(bases, weights, Data(x, labels, jnp.asarray(7)))
-    far = tuple(layer + 10.0 for layer in rotate(bases, weights))
+    data = with_leverage(data, bases, weights, spreads[0])
     batch = Batch(data.inputs, labels, jnp.ones(7, bool), jnp.asarray(7))
-    free, held = (
-        float(one.loss(KEY, rotate(bases, weights), Held(bases, far, spreads, weights), batch))
-        for one in (KroneckerVCL(strength=0.0, prior_std=1e6), KroneckerVCL(strength=1.0, prior_std=1e6))
-    )
-    plain = float(jnp.mean(cross_entropy(logits(weights, x), labels)))
-    assert free == pytest.approx(plain, rel=1e-6)
-    assert held > free + 1.0
+    turned = rotate(bases, weights)
+
+    def loss(strength, distance):
+        learner = KroneckerVCL(strength=strength, prior_std=1e6)
+        centre = tuple(layer + distance for layer in turned)
+        return float(learner.loss(KEY, turned, Held(bases, centre, spreads, weights), batch))
+
+    outputs = rotated_logits(weights, bases, turned, data.inputs, spreads, KEY, 1, KroneckerVCL().family)
+    noisy = float(jnp.mean(cross_entropy(outputs, labels)))
+    assert abs(noisy - float(jnp.mean(cross_entropy(logits(weights, x), labels)))) > 0.1, "there is noise"
+    assert loss(0.0, 0.0) == pytest.approx(noisy, rel=1e-9)
+    assert loss(0.0, 10.0) == pytest.approx(noisy, rel=1e-9), "wherever the earlier mean was"
+    assert loss(1.0, 10.0) > noisy + 1.0
 
 
 def test_a_task_s_curvature_is_expected_under_its_own_spread_or_the_earlier_one(stream):
