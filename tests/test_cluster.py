@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from dask_workers import cluster
@@ -50,9 +52,45 @@ def test_runs_on_a_cluster_equal_local_ones_although_a_worker_is_killed(tmp_path
 
 def test_a_cluster_that_is_not_there_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("vcl.runs.cluster.SECONDS_TO_CONNECT", 1)
-    for address in ("tcp://127.0.0.1:1", "nowhere://x"):
-        with pytest.raises(VclError, match="no Dask scheduler"):
+    for address in ("tcp://127.0.0.1:1", "localhost:1"):
+        with pytest.raises(VclError, match=r"no Dask scheduler at .*Timed out"):
             run_all(configs(1), tmp_path, 1, watch=lambda *_: None, pool=dask(address))
+
+
+MALFORMED = ["", "nonsense", "localhost:x", "tcp://", "foo://1:2", "tcp://:8786", "tcp://localhost:0", "tcp://..:1"]
+MALFORMED += ["tcp://localhost:99999", "tcp://[::1:5", "inproc://1/2/3", "tcp://localhost:8786/"]
+
+
+@pytest.mark.parametrize("address", MALFORMED)
+def test_what_is_no_address_is_refused_before_a_client_is_made(address, monkeypatch):
+    monkeypatch.setattr("distributed.Client", lambda *_, **__: pytest.fail("it would hang"))
+    with pytest.raises(VclError, match="is not the address of a Dask scheduler") as refusal:
+        dask(address)
+    assert repr(address) in str(refusal.value)
+
+
+def test_an_encrypted_address_needs_certificates():
+    import dask as library
+
+    with pytest.raises(VclError, match="needs certificates"):
+        dask("tls://127.0.0.1:8786")
+    tls = "distributed.comm.tls"
+    with library.config.set({f"{tls}.ca-file": "ca.pem", f"{tls}.client.cert": "cert.pem"}):
+        dask("tls://127.0.0.1:8786")
+
+
+def test_a_malformed_address_ends_the_command_without_a_traceback(tmp_path):
+    """In a process of its own: Dask's clients complain when the interpreter collects them."""
+    stream = ("split-digits", "--num-tasks", "1", "--quiet", "--dask")
+    commands = [("run", *stream, "nonsense"), ("run", *stream, ""), ("compare", *stream, "foo://1:2")]
+    for command in commands:
+        answer = subprocess.run(
+            [sys.executable, "-m", "vcl", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert answer.returncode == 2
+        assert "is not the address of a Dask scheduler" in " ".join(answer.stderr.split())
+        assert "Traceback" not in answer.stderr
+        assert not list(tmp_path.iterdir())
 
 
 def test_files_of_a_run_travel_and_nothing_else(tmp_path):

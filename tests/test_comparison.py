@@ -156,6 +156,8 @@ def test_parameters_are_counted_against_a_point_network_of_the_same_layers():
 def test_names_may_bring_settings_of_their_own():
     plain, changed, conv = comparison.entries("vcl, vcl:coreset=20:recipe=paper:start=previous,ewc:network=conv")
     assert conv.settings == {"network": "conv"}
+    switched = comparison.entries("gvcl:film=true,gvcl:film=false:antithetic=true")
+    assert [entry.settings for entry in switched] == [{"film": True}, {"film": False, "antithetic": True}]
     assert (plain.method, plain.settings, plain.recipe) == ("vcl", {}, None)
     assert changed.settings == {"coreset": 20, "start": "previous"}
     assert changed.recipe == "paper"
@@ -176,7 +178,9 @@ def test_names_may_bring_settings_of_their_own():
         ("ewc:network=cnn", "conv"),
         ("vcl:cores=3", "coreset"),
         ("vcl:start=nowhere", "previous"),
-        ("vcl:hidden=3", "its own flag"),
+        ("vcl:hidden=3", "Use --hidden, for all methods alike"),
+        ("vcl:channels=3", "Use `vcl run`"),
+        ("gvcl:film=yes", "Known: true, false"),
     ],
 )
 def test_a_list_of_methods_that_cannot_be_meant_is_refused(asked, words):
@@ -305,6 +309,72 @@ def test_a_mistake_beside_a_network_is_not_taken_for_a_refusal(tmp_path, monkeyp
     code, _, err = call(monkeypatch, capsys, *arguments)
     assert code == 2
     assert "--epochs must be above 0" in err
+
+
+def compared(monkeypatch, capsys, tmp_path, *arguments: object) -> tuple[list[dict], str, str]:
+    """Rows, table and messages of a comparison whose runs are as accurate as their learning rates tell."""
+
+    def attempt(configs, *_, **__):
+        rates = [config.learner.learning_rate for config in configs]
+        return [
+            VclError("It broke.") if rate > 1 else result(rate, method=config.method)
+            for rate, config in zip(rates, configs, strict=True)
+        ]
+
+    monkeypatch.setattr(sweep, "attempt_all", attempt)
+    asked = ("compare", "split-digits", "--num-tasks", 2, "--out", tmp_path, "--json", "--quiet", *arguments)
+    _, out, err = call(monkeypatch, capsys, *asked)
+    (table,) = tmp_path.glob("compare/*.md")
+    return json.loads(out), table.read_text(), err
+
+
+RATES = "ewc:learning_rate=0.5,finetune:learning_rate=0.7,si:learning_rate=9,progressive"
+
+
+@pytest.mark.parametrize(
+    ("reference", "flags", "reason"),
+    [
+        ("ewc:learning_rate=0.5", ("--seeds", 2), None),
+        ("ewc:learning_rate=0.5", (), "which need at least two seeds: --seeds 2"),
+        ("si:learning_rate=9", ("--seeds", 2), "since it is not in the table"),
+        ("progressive", ("--seeds", 2, "--scenario", "class"), "since it is not in the table"),
+        ("si:learning_rate=0.5", ("--seeds", 2, "--methods", "si:learning_rate=0.5"), "since no other method is in"),
+    ],
+)
+def test_differences_are_tabulated_or_it_is_said_why_not(reference, flags, reason, tmp_path, monkeypatch, capsys):
+    methods = () if "--methods" in flags else ("--methods", RATES)
+    rows, table, err = compared(monkeypatch, capsys, tmp_path, "--reference", reference, *methods, *flags)
+    assert ("Paired differences" in table) == (reason is None)
+    assert any("difference" in row for row in rows) == (reason is None)
+    said = f"There are no paired differences to {reference}, {reason}"
+    assert (said in err) if reason else ("no paired differences" not in err)
+
+
+@pytest.mark.parametrize(
+    ("methods", "bound"),
+    [
+        ("joint:learning_rate=0.8", 0.8),
+        ("joint:learning_rate=0.8,joint:learning_rate=0.9", 0.8),
+        ("joint:learning_rate=0.9,joint:learning_rate=9,joint:learning_rate=0.7", 0.9),
+        ("joint:learning_rate=9", None),
+        ("joint-vcl:learning_rate=0.8", None),
+    ],
+)
+def test_intransigence_is_measured_against_joint_training_with_settings_too(
+    methods, bound, tmp_path, monkeypatch, capsys
+):
+    rows, _, err = compared(monkeypatch, capsys, tmp_path, "--methods", f"ewc:learning_rate=0.5,{methods}")
+    found = next(row for row in rows if row["method"] == "ewc:learning_rate=0.5")
+    # Half of it: all learn the first task alike.
+    assert found["intransigence"] == ([None] if bound is None else [pytest.approx((bound - 0.5) / 2)])
+    several = sum(row["method"].startswith("joint:") for row in rows) > 1
+    assert (f"Intransigence is measured against joint:learning_rate={bound}, of" in err) == several
+
+
+def test_joint_training_without_settings_is_the_first_choice(tmp_path, monkeypatch, capsys):
+    rows, _, err = compared(monkeypatch, capsys, tmp_path, "--methods", "joint:learning_rate=0.8,joint")
+    assert next(row for row in rows if row["method"] == "joint")["intransigence"] == [0.0]
+    assert "Intransigence is measured against joint, of joint:learning_rate=0.8, joint." in err
 
 
 def test_one_failure_does_not_end_the_others(tmp_path):

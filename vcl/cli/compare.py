@@ -73,7 +73,10 @@ def compare(
     ] = None,
     reference: Annotated[
         str | None,
-        Parameter(help="A method of --methods: also tabulate paired differences to it, with 95 % intervals."),
+        Parameter(
+            help="A method of --methods: also tabulate paired differences to it, with 95 % intervals, for which two "
+            "seeds are needed."
+        ),
     ] = None,
     uncertainty: Annotated[
         bool,
@@ -233,17 +236,25 @@ def rows_of(
     """A row for each method all of whose seeds are complete, and why the others failed."""
     from vcl.runs import comparison
 
-    rows, failed = [], {}
+    complete: dict[str, list[Any]] = {}
+    failed = {}
     by_label: dict[str, list[Any]] = {}
     for label, seed in configs:
         by_label.setdefault(label, []).append(outcomes[label, seed])
-    joint = [found for found in by_label.get("joint", []) if not isinstance(found, VclError)]
     for label, found in by_label.items():
         failures = [outcome for outcome in found if isinstance(outcome, VclError)]
         if failures:
             failed[label] = str(failures[-1])
         else:
-            rows.append(comparison.row(label, found, spec, architecture(configs[label, 0].learner), joint))
+            complete[label] = found
+    joint = [label for label in complete if configs[label, 0].method == "joint"]
+    bound = "joint" if "joint" in joint else next(iter(joint), "")
+    if len(joint) > 1:
+        say(f"Intransigence is measured against {bound}, of {', '.join(joint)}.")
+    rows = [
+        comparison.row(label, found, spec, architecture(configs[label, 0].learner), complete.get(bound, []))
+        for label, found in complete.items()
+    ]
     return rows, failed
 
 
@@ -264,7 +275,8 @@ def present(rows: list["Row"], name: str, folder: Path, reference: str | None, *
     curves = [(row.label, row.curve) for row in ranked]
     text = comparison.as_markdown(rows)
     against = next((row for row in rows if row.label == reference), None)
-    differences = comparison.differences_as_markdown(rows, against) if against else ""
+    missing = reference and why_no_differences(rows, reference)
+    differences = comparison.differences_as_markdown(rows, against) if against and not missing else ""
     files = {
         "md": (f"{text}\n{differences}" if differences else text).encode(),
         "csv": comparison.as_csv(rows).encode(),
@@ -280,7 +292,21 @@ def present(rows: list["Row"], name: str, folder: Path, reference: str | None, *
         stdout().print(tabulate.comparison_table(comparison.cells(rows, comparison.SHOWN), name))
         if differences:
             stdout().print(differences, markup=False)
+    if missing:
+        say(missing)
     say(f"Tables and plot: {folder / name}.md, .csv, .svg, .png")
+
+
+def why_no_differences(rows: list["Row"], reference: str) -> str | None:
+    """Why there is no table of paired differences to a method, if there is none."""
+    row = next((row for row in rows if row.label == reference), None)
+    if row is None:
+        return f"There are no paired differences to {reference}, since it is not in the table."
+    if len(row.curve) < 2:
+        return f"There are no paired differences to {reference}, which need at least two seeds: --seeds 2."
+    if len(rows) < 2:
+        return f"There are no paired differences to {reference}, since no other method is in the table."
+    return None
 
 
 def as_json_row(row: "Row", reference: "Row | None") -> dict[str, Any]:

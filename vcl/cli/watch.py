@@ -104,7 +104,7 @@ def cluster(address: str | None) -> "Pools | None":
     """The pool that was asked for; local processes by default."""
     from vcl.runs.cluster import dask
 
-    return dask(address) if address else None
+    return None if address is None else dask(address)
 
 
 def analysed(run: "StoredRun", data_dir: Path | None, tolerance: float | None = None) -> "Analysis":

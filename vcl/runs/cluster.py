@@ -178,13 +178,14 @@ class DaskPool:
 
 def dask(address: str) -> Pools:
     """The cluster whose scheduler is at `address`, such as `tcp://127.0.0.1:8786`."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise VclError("--dask needs dask.distributed: pip install 'vcl[cluster]'.") from None
+    check_address(address)
 
     @contextmanager
     def pool(root: Path, configs: Sequence[RunConfig]) -> Iterator[DaskPool]:
-        try:
-            from distributed import Client
-        except ImportError:
-            raise VclError("--dask needs dask.distributed: pip install 'vcl[cluster]'.") from None
         try:
             client = Client(address, timeout=SECONDS_TO_CONNECT, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as error:
@@ -204,3 +205,37 @@ def dask(address: str) -> Pools:
             executor.shutdown(wait=False)
 
     return pool
+
+
+def check_address(address: str) -> None:
+    """Refuse what no scheduler can have as its address: a client would hang, and end with a traceback."""
+    from distributed.comm.addressing import get_address_host_port
+
+    try:
+        host, port = get_address_host_port(address)
+        host.encode("idna")  # The resolver does, and fails where a name cannot be one.
+        sound = bool(host) and 0 < port < 2**16
+    except ValueError:
+        sound = False
+    if not sound:
+        raise VclError(
+            f"--dask {address!r} is not the address of a Dask scheduler, which has a host and a port from 1 to "
+            "65535, and before them tcp:// (or nothing), tls://, ws:// or wss://. Start one with `dask scheduler`, "
+            "and name the address that it shows, such as tcp://127.0.0.1:8786."
+        )
+    if address.startswith("tls://") and not has_certificates():
+        raise VclError(
+            f"--dask {address!r} needs certificates, but Dask's configuration names none. Name them there, below "
+            "distributed.comm.tls, or use a scheduler with a tcp:// address."
+        )
+
+
+def has_certificates() -> bool:
+    """Whether Dask's configuration says with which certificates a client connects."""
+    import dask as library
+    from distributed import Security
+
+    if library.config.get("distributed.client.security-loader", None):
+        return True
+    names = Security().get_tls_config_for_role("client")
+    return bool(names["ca_file"] and names["cert"])

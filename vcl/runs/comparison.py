@@ -84,10 +84,13 @@ def convert(kind: type, name: str, text: str) -> Any:
     hint = without_none(get_type_hints(kind)[name])
     if found := choices(hint):
         return choose(f"value of {name}", text, found)
+    if hint is bool:
+        return choose(f"value of {name}", text, ("true", "false")) == "true"
     try:
         return {int: int, float: float}[hint](text)
     except KeyError:
-        raise VclError(f"{name} cannot be changed within --methods. Use its own flag, or `vcl run`.") from None
+        instead = "--hidden, for all methods alike" if name == "hidden" else "`vcl run`"
+        raise VclError(f"{name} cannot be changed within --methods. Use {instead}.") from None
     except ValueError:
         what = "a whole number" if hint is int else "a number"
         raise VclError(f"{name}={text}: {text!r} is not {what}.") from None
