@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from measure import write
+
 from vcl import StreamOptions, configure, run
 from vcl.runs.events import Silent
 
@@ -30,7 +32,9 @@ def main() -> None:
             Path(scratch),
             reporter=Count(),
         )
-    print(f"\npermuted MNIST, 50 tasks: peak {peak():.2f} GiB{'' if peak() < LIMIT else f', above {LIMIT}'}")
+    print(file=sys.stderr)
+    row = {"workload": "permuted MNIST, 50 tasks", "peak (GiB)": peak(), "wanted, at most": LIMIT}
+    write("memory", "Peak memory of a run", [row])
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ method and fine-tuning are measured in turn, after both are compiled, and the me
 import argparse
 import functools
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -20,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from measure import write
 
 from vcl.core import Examples, Scenario, StreamSpec
 from vcl.methods import METHODS
@@ -117,7 +119,7 @@ def main() -> None:
     unknown = [method for method in chosen.methods if method not in METHODS]
     if unknown:
         parser.error(f"no such method: {', '.join(unknown)}. Known: {', '.join(METHODS)}.")
-    print(f"{'method':20s} {'batch':>5s} {'step':>9s} {'fine-tuning':>11s} {'ratio':>6s}")
+    rows: list[dict[str, Any]] = []
     for method in chosen.methods or METHODS:
         learner = settings_of(method, family)
         step, reference = step_time(learner, family), finetuning(family, learner.batch_size, learner.hidden)
@@ -125,10 +127,18 @@ def main() -> None:
         pairs = [(step(), reference()) for _ in range(ROUNDS)]
         ratio = statistics.median(s / r for s, r in pairs)
         times = [1e3 * statistics.median(column) for column in zip(*pairs, strict=True)]
-        print(
-            f"{method:20s} {learner.batch_size:5d} {times[0]:6.2f} ms {times[1]:8.2f} ms {ratio:6.2f}",
-            flush=True,
+        print(f"{method}: {ratio:.2f}", file=sys.stderr, flush=True)
+        rows.append(
+            {
+                "method": method,
+                "batch": learner.batch_size,
+                "step (ms)": times[0],
+                "fine-tuning (ms)": times[1],
+                "ratio": ratio,
+            }
         )
+    some = f"-{'-'.join(chosen.methods)}" if chosen.methods else ""
+    write(f"methods-{chosen.family}{some}", f"A step while the last {chosen.family} task is learnt", rows)
 
 
 if __name__ == "__main__":

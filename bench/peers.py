@@ -47,13 +47,14 @@ TASK = {"examples": 24576, "epochs": 2, "batch_size": 256}
 
 
 def python_of(environment: Path) -> Path:
-    """The environment's Python, set up if it is not there."""
-    python = environment / "bin" / "python"
-    if not python.exists():
+    """The environment's Python, set up if it is not there, and again if that was interrupted."""
+    python, ready = environment / "bin" / "python", environment / "ready"
+    if not ready.exists():
         print(f"Setting up {environment}, once", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
         for packages in PACKAGES:
             subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        ready.touch()
     return python
 
 
