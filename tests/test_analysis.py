@@ -12,8 +12,10 @@ from vcl import analysis, runs
 from vcl.analysis.stored import trained_heads
 from vcl.analysis.units import active_units, change_without, information, removal_effects, signal_to_noise
 from vcl.errors import VclError
+from vcl.nets import select_head
 from vcl.runs.folder import RunFolder
 from vcl.runs.stored import StoredRun
+from vcl.training import Fitter
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +137,36 @@ def test_the_command_tells_what_the_analysis_found(vcl, split):  # noqa: F811
 
 def test_runs_without_units_or_without_a_task_are_refused(vcl, split, tmp_path):  # noqa: F811
     ewc = small_runs.learn(tmp_path, "split-digits", 2, "ewc", epochs=1, hidden=(4,))
-    refused(vcl("units", ewc.path), "is one of ewc", "vcl, joint-vcl, kronecker-vcl")
+    refused(vcl("units", ewc.path), "is one of ewc", "vcl, joint-vcl, gvcl, kronecker-vcl, kronecker-vcl-recall")
     folder, _ = split
     refused(vcl("units", folder.path, "--tolerance", "-1"), "--tolerance", "above 0")
     empty = RunFolder.create(tmp_path / "empty", folder.record)
     with pytest.raises(VclError, match="has not learnt a task yet"):
         analysis.analyse(empty)
+
+
+@pytest.mark.parametrize(("method", "settings"), [("kronecker-vcl-recall", {}), ("gvcl", {"film": False})])
+def test_other_methods_with_a_posterior_over_one_network_are_measured_too(method, settings, tmp_path):
+    folder = small_runs.learn(tmp_path, "split-digits", 2, method, epochs=2, hidden=(6,), **settings)
+    run, found = StoredRun(folder), analysis.analyse(folder)
+    params = run.learner.readout(jax.random.key(0), run.state(), run.spec.task(1), Fitter())
+    predicts = params.posterior if method == "gvcl" else run.learner.family.marginals(params)
+    pairs = zip(jax.tree.leaves(select_head(found.posteriors[1], 1)), jax.tree.leaves(predicts), strict=True)
+    for analysed, predicting in pairs:
+        np.testing.assert_allclose(analysed, predicting, rtol=1e-5)
+    assert found.counts.shape == (1, 2)
+    assert found.counts.min() >= 1
+    assert (found.layers[0].information_gain > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "reason"),
+    [
+        ("gvcl", {"film": True}, "FiLM layers, which scale and shift its units for each task"),
+        ("kronecker-vcl", {"temperature": 0.0}, "--temperature 0, so that its weights have no variance"),
+    ],
+)
+def test_runs_whose_weights_do_not_tell_enough_are_refused(method, settings, reason, tmp_path):
+    folder = small_runs.learn(tmp_path, "split-digits", 2, method, epochs=1, hidden=(4,), **settings)
+    with pytest.raises(VclError, match=reason):
+        analysis.analyse(folder)

@@ -54,8 +54,9 @@ ALLOWED = {
     "sklearn": {"errors", "evaluation", "inputs", "methods", "model", "regression"},
     "kept": {"checkpoints", "core", "errors", "evaluation", "files", "inputs", "keeping", "kept", "learning"}
     | {"methods", "model", "noise", "nets", "posteriors"},
-    "analysis": NUMERICS | STORED | {"analysis"},
-    "report": {"report", "analysis", "benchmarks", "core", "errors", "files", "kept", "posteriors", "runs"},
+    "analysis": NUMERICS | STORED | {"analysis", "data"},
+    "report": {"report", "analysis", "benchmarks", "core", "errors", "evaluation", "files", "kept", "posteriors"}
+    | {"runs"},
     "cli": {
         "evaluation",
         "learning",

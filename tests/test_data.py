@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vcl.data import DATASETS, DatasetInfo, fetch, formats, load, overview, sources, verify
+from vcl.data import DATASETS, DatasetInfo, fetch, formats, is_here, load, overview, sources, verify
 from vcl.data.catalogue import CIFAR10, FASHION_MNIST, MNIST, TABLES
 from vcl.data.sources import Apt, Mirror, Npm
 from vcl.errors import VclError
@@ -421,6 +421,16 @@ def test_overview_and_fetch_say_where(cache, tmp_path):
         (True, str(cache)),
         (True, fetch("digits")),
     ]
+
+
+def test_a_data_set_is_here_when_cache_and_folder_hold_all_its_files(cache, tmp_path):
+    catalogue = {"tiny": TINY}
+    rest = dict(RAW)
+    put(cache, {IMAGES: rest.pop(IMAGES)})
+    folder = put(tmp_path / "mine", rest)
+    assert not is_here("tiny", catalogue=catalogue)
+    assert is_here("tiny", folder, catalogue=catalogue)
+    assert is_here("digits")
 
 
 @pytest.mark.parametrize("function", [load, fetch, verify])

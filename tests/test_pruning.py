@@ -227,6 +227,16 @@ def test_methods_without_a_posterior_are_refused(tmp_path):
         prune(folder, tmp_path / "small")
 
 
+@pytest.mark.parametrize("method", ["kronecker-vcl", "kronecker-vcl-recall"])
+def test_correlated_weights_are_not_removed_or_added_unit_by_unit(method, tmp_path):
+    folder = small_runs.learn(tmp_path, "split-digits", 1, method, epochs=1, hidden=(4,))
+    reason = rf"is one of {method}, whose weights are correlated.*unit by unit.*runs of vcl, joint-vcl"
+    with pytest.raises(VclError, match=reason):
+        prune(folder, tmp_path / "small")
+    with pytest.raises(VclError, match=reason):
+        widen(folder, tmp_path / "wide", (8,))
+
+
 def test_joint_networks_can_be_pruned_too(tmp_path):
     folder = small_runs.learn(tmp_path, "split-digits", 2, "joint-vcl", epochs=4, hidden=(12,))
     assert prune(folder, tmp_path / "small", tolerance=0.05).after.hidden[0] < 12

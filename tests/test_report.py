@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 import small_runs
 from jax import numpy as jnp
+from scipy import stats
 
 from vcl import cli
 from vcl.analysis import Analysis, Layer, exciting_patterns, forward_use
+from vcl.analysis.uncertainty import Detection
 from vcl.analysis.units import Probe
 from vcl.cli import inspect
 from vcl.core import StreamSpec
@@ -31,6 +33,7 @@ from vcl.report.labels import labels
 from vcl.report.page.charts import line_chart, nice_ticks
 from vcl.report.page.explorer import MEASURES, explorer_data, packed_means, packed_variances, rounded
 from vcl.report.page.html import BLUE, MOST_OPAQUE, ORANGE, Reported, embedded, names_of, render
+from vcl.report.page.trust import Answers
 from vcl.runs import StoredRun
 from vcl.runs.folder import RunFolder
 
@@ -156,6 +159,7 @@ def test_a_page_says_what_the_run_found(split):
         for accuracy in row:
             assert accuracy is None or f"{100 * accuracy:.2f}" in page.texts
     for score in result["scores"][-1]:
+        assert f"{score['brier_score']:.4f}" in page.texts
         assert f"{100 * score['calibration_error']:.2f}" in page.texts
         assert f"{score['total_entropy'] - score['aleatoric_entropy']:.3f}" in page.texts
     assert split.record["command"] in page.texts
@@ -189,6 +193,108 @@ def test_several_runs_are_compared_and_each_has_its_explorer(split, permuted):
     assert page.texts.count("permuted-digits, vcl") == 3 + 3
 
 
+def with_accuracy(accuracy: float, seed: int = 0, method: str = "vcl", **config) -> Reported:
+    """A run of two tasks whose scores follow from its accuracy; of its learning accuracy 0.1 is forgotten."""
+    run = made_up((28, 28))
+    score = {
+        **run.result["scores"][-1][0],
+        "brier_score": 1 - accuracy,
+        "calibration_error": (1 - accuracy) / 10,
+        "log_likelihood": accuracy - 1,
+    }
+    result = {
+        **run.result,
+        "method": method,
+        "seed": seed,
+        "config": {**run.result["config"], **config},
+        "accuracy_matrix": [[accuracy + 0.2, None], [accuracy, accuracy]],
+        "average_accuracy": accuracy,
+        "scores": [[score] * 2] * 2,
+    }
+    return replace(run, result=result, inside="Not of interest.")
+
+
+def paired_rows(page: Page) -> list[list[str]]:
+    """The table of paired differences, without the quotes that keep spreadsheets from reading them as formulas."""
+    return [[cell.removeprefix("'") for cell in row] for row in saved(page)["paired-differences.csv"]]
+
+
+def test_learning_accuracy_stands_beside_the_average():
+    page = Page(render([with_accuracy(0.6)]))
+    assert "60.00 % average accuracy after the last task; learning accuracy" in page.text
+    assert "just after it was learnt, 70.00 %. Forgetting 0.00, backward" in page.text
+
+
+def test_configurations_on_the_same_seeds_are_compared_by_paired_differences():
+    # A seed that only one of them has counts for its own mean and standard deviation only.
+    ours = [with_accuracy(a, seed) for seed, a in enumerate((0.7, 0.85, 0.8, 0.75))]
+    theirs = [with_accuracy(a, seed, "laplace") for seed, a in ((2, 0.85), (1, 0.9), (0, 0.8))]
+    single = with_accuracy(0.99, method="ewc")
+    head, *rows = paired_rows(Page(render([*ours, *theirs, single])))
+    assert head == [
+        "configuration",
+        "seeds",
+        "accuracy",
+        "calibration error",
+        "Brier score",
+        "negative log-likelihood",
+    ]
+    # Gaps of -0.1, -0.05 and -0.05: the interval is that of SciPy's paired t-test.
+    low, high = (100 * bound for bound in stats.ttest_rel((0.7, 0.85, 0.8), (0.8, 0.9, 0.85)).confidence_interval())
+    assert rows[0][:3] == ["laplace: mean ± standard deviation", "3", "85.00 ± 5.00"]
+    assert rows[1][:3] == ["vcl: difference", "3", f"-6.67 ({low:+.2f} … {high:+.2f})"]
+    assert rows[1][3:] == ["+0.67 (-0.05 … +1.38)", "+0.0667 (-0.0050 … +0.1384)", "+0.067 (-0.005 … +0.138)"]
+    assert len(rows) == 2
+
+
+def test_runs_without_a_pair_of_seeds_have_no_paired_differences():
+    other = {"stream": {"num_tasks": 7}}
+    seeds = [with_accuracy(0.8), with_accuracy(0.9, 1)]
+    # One configuration; another one with one seed; another stream.
+    for more in ([], [with_accuracy(0.7, method="ewc")], [with_accuracy(0.7, s, "ewc", **other) for s in (0, 1)]):
+        assert "Paired differences over seeds" not in Page(render([*seeds, *more])).texts
+
+
+def test_measures_that_old_results_lack_stay_empty_in_paired_differences():
+    def old(run: Reported) -> Reported:
+        scores = [
+            {name: v for name, v in score.items() if name != "brier_score"} for score in run.result["scores"][-1]
+        ]
+        return replace(run, result={**run.result, "scores": [scores, scores]})
+
+    ours = [with_accuracy(0.8), with_accuracy(0.9, 1)]
+    theirs = [old(with_accuracy(a, seed, "ewc")) for seed, a in ((0, 0.7), (1, 0.6))]
+    page = Page(render([*ours, *theirs]))
+    _, best, other = paired_rows(page)
+    assert (best[4], other[4]) == ("0.1500 ± 0.0707", "")
+    assert other[2].startswith("-20.00 (")
+    # In the sections of these runs there is no row for it either.
+    assert page.texts.count("Brier score") == 1 + len(ours)
+
+
+def test_intransigence_is_measured_against_joint_training_on_the_same_stream_and_seed():
+    ours = [with_accuracy(0.6), with_accuracy(0.5, 1)]
+    joint = [
+        with_accuracy(0.9, 0, "joint", stream={"num_tasks": 7}),
+        with_accuracy(0.75, 0, "joint"),
+        with_accuracy(0.85, 2, "joint"),
+    ]
+    page = Page(render([*ours, *joint]))
+    head, *rows = saved(page)["comparison-of-the-runs.csv"]
+    place = head.index("intransigence")
+    assert [row[place] for row in rows] == ["15.00", "", "0.00", "0.00", "0.00"]
+    assert [row[head.index("learning accuracy (%)")] for row in rows] == [
+        "70.00",
+        "60.00",
+        "100.00",
+        "85.00",
+        "95.00",
+    ]
+    assert "Intransigence" in page.text
+    alone = Page(render(ours))
+    assert "ntransigence" not in alone.text
+
+
 def saved(page: Page) -> dict[str, list[list[str]]]:
     """The tables that a page offers as files."""
     links = [attributes for tag, attributes in page.tags if tag == "a" and "download" in attributes]
@@ -207,15 +313,37 @@ def test_every_table_can_be_saved(split):
 
 def test_losses_reliability_and_risk_are_those_of_the_run(split, split_folder):
     run = StoredRun.open(split_folder)
-    losses, answers = inspect.losses(run), inspect.answers_to_tests(run, None)
+    losses, (answers, outside, absent) = inspect.losses(run), inspect.trust(run, None)
     assert [(stage, len(values)) for stage, _, values in losses] == [(0, 40), (1, 40), (2, 40)]
     for one, accuracy in zip(answers, split.result["accuracy_matrix"][-1], strict=True):
         assert one.correct.mean() == pytest.approx(accuracy)
-    tables = saved(Page(render([replace(split, losses=losses, answers=answers)])))
+    page = Page(render([replace(split, losses=losses, answers=answers, outside=outside, absent=absent)]))
+    tables = saved(page)
     assert len(tables["objective.csv"]) == 1 + 120
+    assert tables["inputs-from-outside.csv"] == [
+        ["AUROC", "total entropy", "epistemic entropy"],
+        *(
+            [name, f"{outside[kind].total:.3f}", f"{outside[kind].epistemic:.3f}"]
+            for name, kind in (("uniform noise", "noise"), ("classes of the other tasks", "unseen"))
+        ),
+    ]
+    assert "left out" not in page.text
     whole = [row for row in tables["risk-coverage.csv"][1:] if row[0] == "all tasks"]
     wrong = 1 - np.concatenate([one.correct for one in answers]).mean()
     assert (float(whole[-1][1]), float(whole[-1][2])) == pytest.approx((1.0, wrong))
+
+
+def test_a_data_set_that_is_not_on_this_machine_is_left_out_with_a_sentence():
+    answers = [Answers("", np.array([0.9, 0.6]), np.array([True, False]))] * 2
+    run = replace(
+        made_up((28, 28)), answers=answers, outside={"unseen": Detection(0.75, 0.5)}, absent="fashion-mnist"
+    )
+    run = replace(run, record={**run.record, "benchmark": "permuted-mnist"})
+    page = Page(render([run]))
+    assert saved(page)["inputs-from-outside.csv"][1:] == [["a further permutation", "0.750", "0.500"]]
+    assert "Images of fashion-mnist are left out" in page.text
+    assert "vcl data fetch fashion-mnist" in page.texts
+    assert "Inputs from outside" not in Page(render([replace(run, answers=())])).texts
 
 
 def test_garments_are_called_by_their_names():

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from vcl import cli, runs
-from vcl.analysis.uncertainty import averaged, entropies, flat, noise, outsiders, pooled, uncertainty
+from vcl.analysis import uncertainty as measures
+from vcl.analysis.uncertainty import averaged, entropies, flat, noise, outsiders, pooled, trust, uncertainty
 from vcl.errors import VclError
 from vcl.evaluation import Prediction, auroc, reliability
 from vcl.runs import StoredRun
@@ -43,7 +44,7 @@ def test_the_report_agrees_with_the_result(stored):
 
 def test_inputs_from_outside_are_not_the_task_s_own(stored):
     stream = stored.stream()
-    found = outsiders(stored, stream, None)
+    found = outsiders(stored, stream, None, None)
     assert set(found) == {"noise", "unseen"}
     own = {row.tobytes() for row in stream.test(0).inputs}
     assert not own & {row.tobytes() for row in found["unseen"][0]}
@@ -51,6 +52,30 @@ def test_inputs_from_outside_are_not_the_task_s_own(stored):
     assert drawn.dtype == stream.test(0).inputs.dtype
     assert np.array_equal(drawn, noise(stream, 0, 0))
     assert not np.array_equal(drawn, noise(stream, 0, 1)[: len(drawn)])
+
+
+def test_a_report_shows_the_same_detection(stored):
+    found, report = trust(stored), uncertainty(stored)
+    assert found.absent is None
+    assert found.outside.keys() == {"noise", "unseen"}
+    for kind, detection in report.outside.items():
+        assert found.outside[kind] == pytest.approx(detection)
+    assert [right.mean() for _, right in found.answers] == pytest.approx(stored.result["accuracy_matrix"][-1])
+
+
+def test_a_report_fetches_no_other_data_set(stored, monkeypatch):
+    """The digits stand for a data set of other things, which is on this machine or not."""
+    monkeypatch.setitem(measures.OTHER, "split-digits", "permuted-digits")
+    monkeypatch.setattr(measures, "is_here", lambda name, data_dir: name != "digits")
+    built = []
+    build = measures.build
+    monkeypatch.setattr(measures, "build", lambda name, *rest: built.append(name) or build(name, *rest))
+    found = trust(stored)
+    assert (found.absent, found.outside.keys(), built) == ("digits", {"noise", "unseen"}, [])
+    monkeypatch.setattr(measures, "is_here", lambda name, data_dir: name == "digits")
+    found = trust(stored)
+    assert (found.absent, found.outside.keys()) == (None, {"noise", "digits", "unseen"})
+    assert built == ["permuted-digits"]
 
 
 def test_the_command_averages_over_seeds_and_draws_them(seeds, tmp_path, monkeypatch, capsys):

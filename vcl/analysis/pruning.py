@@ -21,11 +21,12 @@ import numpy as np
 from jaxtyping import Shaped
 
 from vcl import evaluation
-from vcl.analysis.stored import MEAN_FIELD, Watch, ask, check_method, check_tolerance, nobody, trained_heads
+from vcl.analysis.stored import RESIZABLE, Watch, ask, check_method, check_tolerance, nobody, trained_heads
 from vcl.analysis.units import TOLERANCE, Mask, active_units, removal_effects, total_variation, widths
 from vcl.core import Learner, State, Stream
 from vcl.errors import VclError
 from vcl.learning import template
+from vcl.methods.kronecker_vcl import KroneckerVCL
 from vcl.nets import Affine, Weights, from_layers, map_weights, select_head
 from vcl.posteriors.mean_field import Gaussian
 from vcl.runs.derived import derive
@@ -78,7 +79,7 @@ def prune(
 ) -> Pruning:
     """Write to `out` the run with only its active units, as it was `after` a stage (from 1; the last by default)."""
     run = StoredRun(folder)
-    check_method(run, MEAN_FIELD)
+    check_resizable(run)
     check_tolerance(tolerance)
     stream = run.stream(data_dir)
     stage = run.stage(after)
@@ -103,7 +104,7 @@ def prune(
 def widen(folder: RunFolder, out: Path, hidden: tuple[int, ...], *, after: int | None = None) -> RunFolder:
     """Write to `out` the run with fresh units added up to `hidden`, as it was `after` a stage (from 1)."""
     run = StoredRun(folder)
-    check_method(run, MEAN_FIELD)
+    check_resizable(run)
     learner: Any = run.learner
     units = tuple(units for _, units in learner.architecture.widths(run.spec.input_shape))
     if len(hidden) != len(units) or any(new < old for new, old in zip(hidden, units, strict=True)):
@@ -121,6 +122,19 @@ def widen(folder: RunFolder, out: Path, hidden: tuple[int, ...], *, after: int |
         )
 
     return resized(run, out, hidden, stage, change, {}).folder
+
+
+def check_resizable(run: StoredRun) -> None:
+    """Refuse runs in which units cannot be removed and added by themselves."""
+    method = run.record["method"]
+    if method not in RESIZABLE:
+        correlated = ", whose weights are correlated, so that they cannot be removed or added unit by unit"
+        reason = correlated if isinstance(run.learner, KroneckerVCL) else ""
+        raise VclError(
+            f"The run in {run.path} is one of {method}{reason}. "
+            f"Networks can be made smaller or wider in runs of {', '.join(RESIZABLE)}."
+        )
+    check_method(run)
 
 
 def resized(

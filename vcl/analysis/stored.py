@@ -1,6 +1,6 @@
 """What a stored run can tell of its units: measured after each task, from its checkpoints."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,16 @@ from vcl.analysis.units import (
 )
 from vcl.core import Learner, State, Stream
 from vcl.errors import VclError
+from vcl.methods.gvcl import GVCL
 from vcl.methods.kronecker_vcl import KroneckerVCL
 from vcl.nets import Weights, from_layers, logits, pixels, select_head
 from vcl.posteriors.mean_field import Gaussian
 from vcl.runs.folder import RunFolder
 from vcl.runs.stored import StoredRun
 
-MEAN_FIELD = ("vcl", "joint-vcl")
-"""The methods whose state is one mean-field Gaussian over the weights of one network."""
-METHODS = (*MEAN_FIELD, "kronecker-vcl")
+RESIZABLE = ("vcl", "joint-vcl")
+"""The methods whose networks can be made smaller and wider."""
+METHODS = (*RESIZABLE, "gvcl", "kronecker-vcl", "kronecker-vcl-recall")
 """The methods with a posterior over the weights of one network, looked at through the marginals of its weights."""
 INPUTS_PER_TASK = 500
 
@@ -154,17 +155,27 @@ def trained_heads(heads: tuple[int, ...], num_tasks: int) -> Bool[np.ndarray, "h
     return np.isin(np.arange(max(heads) + 1), heads[:num_tasks])
 
 
-def check_method(run: StoredRun, methods: Sequence[str] = METHODS) -> None:
+def check_method(run: StoredRun) -> None:
     """Refuse runs that do not hold a posterior over the weights of one network of dense layers."""
     method = run.record["method"]
-    if method not in methods:
+    if method not in METHODS:
         raise VclError(
-            f"The run in {run.path} is one of {method}, whose units have no prior and posterior. Units "
-            f"can be looked into in runs of {', '.join(methods)}."
+            f"The run in {run.path} is one of {method}. Units can be looked into in runs of {', '.join(METHODS)}, "
+            "which hold a posterior over the weights of one network."
         )
     learner: Any = run.learner
     if not learner.architecture.is_dense:
         raise VclError(f"The run in {run.path} has convolutions; units can be looked into in dense layers only.")
+    if isinstance(learner, GVCL) and learner.film and run.spec.scenario == "task":
+        raise VclError(
+            f"The run in {run.path} has FiLM layers, which scale and shift its units for each task, so that its "
+            "weights alone do not tell what a unit does. Units can be looked into in runs of gvcl with --film=false."
+        )
+    if isinstance(learner, KroneckerVCL) and not learner.temperature:
+        raise VclError(
+            f"The run in {run.path} has --temperature 0, so that its weights have no variance, by which units are "
+            "measured. Units can be looked into with a temperature above 0."
+        )
 
 
 def check_tolerance(tolerance: float) -> None:

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from vcl import learning
 from vcl.benchmarks import STREAMS, build
 from vcl.core import Stream
+from vcl.data import is_here
 from vcl.errors import VclError
 from vcl.evaluation import (
     Prediction,
@@ -24,6 +25,7 @@ from vcl.evaluation import (
     reliability,
     risk_curve,
 )
+from vcl.learning import Snapshot
 from vcl.runs.stored import StoredRun
 
 COVERAGES = (0.8, 0.9, 0.95)
@@ -64,6 +66,16 @@ class Report(NamedTuple):
     """Over the examples of all tasks."""
 
 
+class Trust(NamedTuple):
+    """What a report shows of a run's uncertainty."""
+
+    answers: list[tuple[Float[np.ndarray, "_"], Bool[np.ndarray, "_"]]]
+    """The confidence of the answers to each task's test data, and which are right."""
+    outside: dict[str, Detection]
+    absent: str | None
+    """The data set of other things that is not on this machine, so that nothing is known of it."""
+
+
 def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
     """Measure a complete run's uncertainty on its test data, and on inputs from outside.
 
@@ -80,18 +92,8 @@ def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
     """
     _ = run.result
     stream, snapshot = run.stream(data_dir), run.snapshot()
-    others = outsiders(run, stream, data_dir)
-    tasks = range(stream.spec.num_tasks)
-    found, labels = [], []
-    detected: dict[str, list[Detection]] = {name: [] for name in others}
-    for number in tasks:
-        examples, task = stream.test(number), stream.spec.task(number)
-        prediction = learning.predict(snapshot, task, examples.inputs)
-        found.append(prediction)
-        labels.append(examples.labels)
-        for name, inputs in others.items():
-            outside = learning.predict(snapshot, task, inputs[number])
-            detected[name].append(Detection(*(auroc(a, b) for a, b in entropies(prediction, outside))))
+    others = outsiders(run, stream, data_dir, OTHER.get(run.config.benchmark))
+    found, labels = predictions(snapshot, stream)
     correct = [p.classes == y for p, y in zip(found, labels, strict=True)]
     doubts = [1.0 - p.probabilities.max(axis=1) for p in found]
     pairs = list(zip(doubts, correct, strict=True))
@@ -107,10 +109,7 @@ def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
         risk=dict(zip(COVERAGES, mean_risk(pairs, COVERAGES).tolist(), strict=True)),
         risk_curve=mean_risk(pairs, CURVE),
         area_under_risk=mean(area_under_risk(doubt, right) for doubt, right in pairs),
-        outside={
-            name: Detection(mean(d.total for d in values), mean(d.epistemic for d in values))
-            for name, values in detected.items()
-        },
+        outside=detection(snapshot, found, others),
         reliability=reliability(np.concatenate([p.probabilities for p in found]), np.concatenate(labels)),
     )
 
@@ -122,17 +121,42 @@ def mean_risk(
     return np.mean([risk_curve(doubt, right, coverages) for doubt, right in pairs], axis=0)
 
 
-def answers(
-    run: StoredRun, data_dir: Path | None = None
-) -> list[tuple[Float[np.ndarray, "_"], Shaped[np.ndarray, "_"]]]:
-    """The confidence of a run's answers to each task's test data, after the last task, and which are right."""
+def trust(run: StoredRun, data_dir: Path | None = None) -> Trust:
+    """What a report shows of a run's uncertainty, after the last task; other data than the run's is not fetched."""
     stream, snapshot = run.stream(data_dir), run.snapshot()
-    found = []
+    other = OTHER.get(run.config.benchmark)
+    absent = STREAMS[other].dataset if other and not is_here(STREAMS[other].dataset, data_dir) else None
+    others = outsiders(run, stream, data_dir, None if absent else other)
+    found, labels = predictions(snapshot, stream)
+    return Trust(
+        answers=[(p.probabilities.max(axis=1), p.classes == y) for p, y in zip(found, labels, strict=True)],
+        outside=detection(snapshot, found, others),
+        absent=absent,
+    )
+
+
+def predictions(snapshot: Snapshot, stream: Stream) -> tuple[list[Prediction], list[Int[np.ndarray, "_"]]]:
+    """Of each task's test data; and the labels."""
+    found, labels = [], []
     for number in range(stream.spec.num_tasks):
         examples = stream.test(number)
-        prediction = learning.predict(snapshot, stream.spec.task(number), examples.inputs)
-        found.append((prediction.probabilities.max(axis=1), prediction.classes == examples.labels))
-    return found
+        found.append(learning.predict(snapshot, stream.spec.task(number), examples.inputs))
+        labels.append(examples.labels)
+    return found, labels
+
+
+def detection(
+    snapshot: Snapshot, inside: Sequence[Prediction], others: Mapping[str, Sequence[Shaped[np.ndarray, "_ d"]]]
+) -> dict[str, Detection]:
+    """How well entropies tell each kind of inputs from outside from the test data; mean over tasks."""
+    detected = {}
+    for name, by_task in others.items():
+        found = []
+        for number, (prediction, inputs) in enumerate(zip(inside, by_task, strict=True)):
+            outside = learning.predict(snapshot, snapshot.spec.task(number), inputs)
+            found.append([auroc(a, b) for a, b in entropies(prediction, outside)])
+        detected[name] = Detection(*np.mean(found, axis=0).tolist())
+    return detected
 
 
 def entropies(
@@ -145,14 +169,17 @@ def entropies(
     ]
 
 
-def outsiders(run: StoredRun, stream: Stream, data_dir: Path | None) -> dict[str, list[Shaped[np.ndarray, "n d"]]]:
-    """Inputs that the run has not seen the like of, by kind, for each task."""
+def outsiders(
+    run: StoredRun, stream: Stream, data_dir: Path | None, other: str | None
+) -> dict[str, list[Shaped[np.ndarray, "_ d"]]]:
+    """Inputs that the run has not seen the like of, by kind, for each task; `other` is a benchmark like OTHER's."""
     tasks = range(stream.spec.num_tasks)
     kinds = {"noise": [noise(stream, run.config.seed, t) for t in tasks]}
     options = run.config.stream
-    if (name := OTHER.get(run.config.benchmark)) is not None:
-        other = build(name, options, run.config.seed, data_dir)
-        kinds[STREAMS[name].dataset] = [other.test(t).inputs[:MOST] for t in tasks]
+    if other is not None:
+        shown = build(other, options, run.config.seed, data_dir)
+        # Copied, since a part of an array holds the whole in memory.
+        kinds[STREAMS[other].dataset] = [shown.test(t).inputs[:MOST].copy() for t in tasks]
     if STREAMS[run.config.benchmark].family == "permuted":
         further = build(run.config.benchmark, replace(options, num_tasks=len(tasks) + 1), run.config.seed, data_dir)
         kinds["unseen"] = [further.test(len(tasks)).inputs[:MOST]] * len(tasks)
@@ -160,6 +187,18 @@ def outsiders(run: StoredRun, stream: Stream, data_dir: Path | None) -> dict[str
         rest = [np.concatenate([stream.test(t).inputs for t in tasks if t != this]) for this in tasks]
         kinds["unseen"] = [np.random.default_rng(t).permutation(inputs)[:MOST] for t, inputs in enumerate(rest)]
     return kinds
+
+
+def described(kind: str, benchmark: str) -> str:
+    """Inputs of a kind from outside, in words.
+
+    >>> described("unseen", "split-mnist"), described("fashion-mnist", "split-mnist"), described("noise", "elec2")
+    ('classes of the other tasks', 'images of fashion-mnist', 'uniform noise')
+    """
+    if kind == "unseen":
+        permuted = STREAMS[benchmark].family == "permuted"
+        return "a further permutation" if permuted else "classes of the other tasks"
+    return "uniform noise" if kind == "noise" else f"images of {kind}"
 
 
 def noise(stream: Stream, seed: int, task: int) -> Shaped[np.ndarray, "n d"]:

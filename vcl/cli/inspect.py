@@ -1,6 +1,7 @@
 """Commands that read stored runs: runs, show, report, figures, units, predict."""
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from vcl.analysis import Analysis
+    from vcl.analysis.uncertainty import Detection
     from vcl.report.page.trust import Answers
     from vcl.runs import StoredRun
     from vcl.runs.folder import RunFolder
@@ -134,8 +136,10 @@ def report(
 ) -> None:
     """Write a self-contained HTML report about runs: accuracy, losses, calibration, and an explorer of all units.
 
-    The units are shown for methods with a posterior over their weights (vcl, joint-vcl). For a model that `vcl
-    learn` wrote: its log, its calibration, and what rejecting unsure answers costs.
+    Several runs are also compared: configurations that share two seeds by paired differences, with 95 % intervals.
+    The units are shown for methods with a posterior over the weights of one network (vcl, joint-vcl, gvcl without
+    FiLM layers, kronecker-vcl, kronecker-vcl-recall). For a model that `vcl learn` wrote: its log, its calibration,
+    and what rejecting unsure answers costs.
     """
     if model := the_model(runs):
         report_model(model, out)
@@ -150,9 +154,7 @@ def report_runs(runs: tuple[Path, ...], out: Path, data_dir: Path | None, show: 
     complete = [(run, run.result) for run in opened(runs)]
     page = render(
         [
-            Reported(
-                run.record, result, units_or_reason(run, data_dir), losses(run), answers_to_tests(run, data_dir)
-            )
+            Reported(run.record, result, units_or_reason(run, data_dir), losses(run), *trust(run, data_dir))
             for run, result in complete
         ]
     )
@@ -187,17 +189,21 @@ def losses(run: "StoredRun") -> list[tuple[int, str, list[float]]]:
     return [(stage, phase, values) for (stage, phase), values in found.items()]
 
 
-def answers_to_tests(run: "StoredRun", data_dir: Path | None) -> "list[Answers]":
-    """Confidence and correctness on the test data of each task; none where the data or a checkpoint is missing."""
-    from vcl.analysis.uncertainty import answers
+def trust(run: "StoredRun", data_dir: Path | None) -> "tuple[list[Answers], Mapping[str, Detection], str | None]":
+    """Answers to each task's test data, the detection of inputs from outside, and the data set missing for it.
+
+    Nothing where the data or a checkpoint is missing.
+    """
+    from vcl.analysis import uncertainty
     from vcl.report.page.trust import Answers
 
     try:
-        found = answers(run, data_dir)
+        found = uncertainty.trust(run, data_dir)
     except VclError as error:
-        say(f"{run.name} is reported without reliability and risk: {error}")
-        return []
-    return [Answers(name, *one) for name, one in zip(run.record["task_names"], found, strict=True)]
+        say(f"{run.name} is reported without reliability, risk and inputs from outside: {error}")
+        return [], {}, None
+    tasks = zip(run.record["task_names"], found.answers, strict=True)
+    return [Answers(name, *one) for name, one in tasks], found.outside, found.absent
 
 
 def figures(
@@ -209,9 +215,9 @@ def figures(
 
     For each stream of tasks: accuracy curves, one line per configuration (`vcl run split-mnist --coreset 40` and the
     same without give the paper's appendix). For each configuration: the number of active units after each task. For
-    each run of vcl, joint-vcl and kronecker-vcl: its active units, the means and variances of all units, output
-    weights, and transfer between tasks; for runs made with `--trace` also the cost and the benefit of each unit
-    during training.
+    each run of vcl, joint-vcl, gvcl without FiLM layers, kronecker-vcl and kronecker-vcl-recall: its active units,
+    the means and variances of all units, output weights, and transfer between tasks; for runs made with `--trace`
+    also the cost and the benefit of each unit during training.
 
     Example: [bold]vcl figures runs/split-mnist-vcl-*[/bold]
     """

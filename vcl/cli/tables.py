@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from vcl.runs.plans import Candidate
 
 AVERAGED = ("average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "train_seconds")
-"""What is averaged over seeds."""
+"""What is averaged over seeds, beside the learning accuracy."""
 SCORES = (
-    ("log-likelihood", "log_likelihood", 1.0),
-    ("calibration error (%)", "calibration_error", 100.0),
-    ("entropy, total (nats)", "total_entropy", 1.0),
-    ("entropy, aleatoric (nats)", "aleatoric_entropy", 1.0),
+    ("log-likelihood", "log_likelihood", 1.0, 3),
+    ("Brier score", "brier_score", 1.0, 4),
+    ("calibration error (%)", "calibration_error", 100.0, 3),
+    ("entropy, total (nats)", "total_entropy", 1.0, 3),
+    ("entropy, aleatoric (nats)", "aleatoric_entropy", 1.0, 3),
 )
-"""Shown for each task: the title, the name in the result, and the factor to the unit shown."""
+"""Shown for each task: the title, the name in the result, the factor to the unit shown, and the digits."""
 
 
 def escape(text: str) -> str:
@@ -62,15 +63,20 @@ def accuracy_table(result: "Result") -> Table:
         cells = ["" if a is None else percent(a) for a in row]
         table.add_row(str(number), *cells, percent(mean(a for a in row if a is not None)))
     table.rows[-1].end_section = True
-    for title, key, factor in SCORES:
-        values = [factor * scores[key] for scores in result["scores"][-1]]  # type: ignore[literal-required]
-        table.add_row(title, *(f"{v:.3f}" for v in values), f"{mean(values):.3f}")
+    for title, key, factor, digits in SCORES:
+        # Runs before version 0.2 have no Brier score.
+        if all(key in scores for scores in result["scores"][-1]):
+            values = [factor * scores[key] for scores in result["scores"][-1]]  # type: ignore[literal-required]
+            table.add_row(title, *(f"{v:.{digits}f}" for v in (*values, mean(values))))
     return table
 
 
 def summary(result: "Result") -> str:
     """One run in a sentence; forward transfer is left out where it is not defined."""
+    from vcl.evaluation import learning_accuracy
+
     changes = [
+        f"learning accuracy {percent(learning_accuracy(result['accuracy_matrix']))} %",
         f"forgetting {percent(result['forgetting'])}",
         f"backward transfer {points(result['backward_transfer'])}",
     ]
@@ -104,7 +110,10 @@ def threads_note(path: Path, other: int, threads: int) -> str:
 
 def over_seeds(results: Sequence["Result"]) -> dict[str, dict[str, float | None]]:
     """Mean and standard deviation (n - 1 in the denominator) over seeds; None where a run has no value."""
+    from vcl.evaluation import learning_accuracy
+
     columns: dict[str, list[Any]] = {key: [r[key] for r in results] for key in AVERAGED}  # type: ignore[literal-required]
+    columns["learning_accuracy"] = [learning_accuracy(r["accuracy_matrix"]) for r in results]
     return {
         name: {key: None if None in column else float(of(column)) for key, column in columns.items()}
         for name, of in (("mean", mean), ("standard_deviation", stdev))
@@ -113,11 +122,19 @@ def over_seeds(results: Sequence["Result"]) -> dict[str, dict[str, float | None]
 
 def seeds_table(results: Sequence["Result"]) -> Table:
     """A row for each seed."""
-    table = Table("seed", "average accuracy (%)", "forgetting", "backward transfer", "training (s)", "run")
+    from vcl.evaluation import learning_accuracy
+
+    titles = ("average accuracy (%)", "learning accuracy (%)", "forgetting", "backward transfer", "training (s)")
+    table = Table("seed")
+    for title in titles:
+        # As narrow as the words: the names of folders need the room.
+        table.add_column(title, justify="right", width=max(map(len, title.split())))
+    table.add_column("run", overflow="fold")
     for r in results:
         table.add_row(
             str(r["seed"]),
             percent(r["average_accuracy"]),
+            percent(learning_accuracy(r["accuracy_matrix"])),
             percent(r["forgetting"]),
             points(r["backward_transfer"]),
             f"{r['train_seconds']:.0f}",
@@ -135,7 +152,8 @@ def seeds_summary(results: Sequence["Result"]) -> str:
 
     return (
         f"[bold]Average accuracy {spread('average_accuracy')} %[/bold] (mean ± standard deviation over "
-        f"{len(results)} seeds), forgetting {spread('forgetting')} points."
+        f"{len(results)} seeds), learning accuracy {spread('learning_accuracy')} %, "
+        f"forgetting {spread('forgetting')} points."
     )
 
 

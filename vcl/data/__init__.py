@@ -19,7 +19,7 @@ from vcl.errors import VclError, choose
 from vcl.files import locked, write_atomically
 
 __all__ = ["DATASETS", "Dataset", "DatasetInfo", "DatasetStatus", "FileStatus"]
-__all__ += ["Tabular", "fetch", "load", "load_table", "overview", "verify"]
+__all__ += ["Tabular", "fetch", "is_here", "load", "load_table", "overview", "verify"]
 
 Catalogue = Mapping[str, DatasetInfo]
 
@@ -119,6 +119,13 @@ def overview(catalogue: Catalogue = DATASETS) -> list[DatasetStatus]:
         DatasetStatus(name, info.description, all(map(_cache(info).find, info.files)), _where(info))
         for name, info in catalogue.items()
     ]
+
+
+def is_here(name: str, data_dir: Path | None = None, catalogue: Catalogue = DATASETS) -> bool:
+    """Whether a data set can be loaded without fetching it, by a glance at the file names."""
+    info = catalogue[choose("data set", name, catalogue)]
+    folders = [_cache(info), *_user_folder(info, data_dir)]
+    return all(any(folder.find(file) for folder in folders) for file in info.files)
 
 
 def _obtain(info: DatasetInfo, data_dir: Path | None, say: Say) -> Files:

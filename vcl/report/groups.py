@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from vcl.errors import VclError
 from vcl.runs.folder import RunFolder
 from vcl.runs.results import Record, Result
+
+Member = TypeVar("Member")
 
 
 def configurations(folders: Sequence[RunFolder]) -> list[list[RunFolder]]:
@@ -18,32 +20,35 @@ def configurations(folders: Sequence[RunFolder]) -> list[list[RunFolder]]:
             raise VclError(
                 f"{same.path} and {folder.path} are the same run: one configuration, one seed. Name one of them."
             )
-    return _together(folders, configuration)
+    return together(folders, lambda folder: configuration(folder.record))
 
 
 def streams(folders: Sequence[RunFolder]) -> list[list[RunFolder]]:
     """Runs that learn the same tasks, together."""
-    return _together(folders, lambda record: [record["benchmark"], record["config"]["stream"], record["task_names"]])
+    return together(folders, lambda folder: stream(folder.record))
 
 
 def results_by_configuration(results: Sequence[Result]) -> list[list[Result]]:
     """Results that differ in their seeds alone, together."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(_key(configuration(result)), []).append(result)
-    return list(groups.values())
+    return together(results, configuration)
 
 
-def _together(folders: Sequence[RunFolder], facts: Callable[[Record], Any]) -> list[list[RunFolder]]:
-    groups: dict[str, list[RunFolder]] = {}
-    for folder in folders:
-        groups.setdefault(_key(facts(folder.record)), []).append(folder)
+def together(members: Sequence[Member], facts: Callable[[Member], Any]) -> list[list[Member]]:
+    """Members of which the same facts hold, in the order in which they first occur."""
+    groups: dict[str, list[Member]] = {}
+    for member in members:
+        groups.setdefault(_key(facts(member)), []).append(member)
     return list(groups.values())
 
 
 def configuration(run: Record | Result) -> list[Any]:
     """All that was asked for but the seed."""
     return [run["benchmark"], run["method"], run["config"]]
+
+
+def stream(run: Record | Result) -> list[Any]:
+    """What decides which tasks are learnt, but the seed."""
+    return [run["benchmark"], run["config"]["stream"], run["task_names"]]
 
 
 def _key(*facts: Any) -> str:

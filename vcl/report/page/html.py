@@ -3,8 +3,8 @@
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from vcl.analysis import Analysis, accuracy_change, backward_change, forward_use
+from vcl.analysis.uncertainty import Detection, described
 from vcl.benchmarks import readable_tasks
+from vcl.evaluation import learning_accuracy
 from vcl.report.labels import labels
-from vcl.report.page import trust
+from vcl.report.page import paired, trust
 from vcl.report.page.charts import curve_chart, line_chart, nice_ticks
 from vcl.report.page.downloads import download
 from vcl.report.page.explorer import explorer_data
@@ -45,6 +47,10 @@ class Reported:
     """Stage (from 0), phase, and the objective after each epoch, in order."""
     answers: Sequence[trust.Answers] = ()
     """To the test data of each task, after the last one."""
+    outside: Mapping[str, Detection] = field(default_factory=dict)
+    """How well its entropies tell inputs from outside, by kind."""
+    absent: str | None = None
+    """The data set that would be such a kind, but is not on this machine."""
 
 
 def render(runs: Sequence[Reported]) -> str:
@@ -87,20 +93,26 @@ def _file(name: str) -> str:
 
 
 def _comparison(names: Sequence[str], runs: Sequence[Reported]) -> str:
+    results = [run.result for run in runs]
+    not_learnt = paired.intransigences(results)
+    against_joint = any(value is not None for value in not_learnt)
     rows = [
         [
             name,
             percent(run.result["average_accuracy"]),
+            percent(learning_accuracy(run.result["accuracy_matrix"])),
             percent(run.result["forgetting"]),
+            *(["" if missed is None else percent(missed)] if against_joint else []),
             change(run.result["backward_transfer"]),
             change(run.result["forward_transfer"]),
             " + ".join(map(str, run.inside.counts[:, -1])) if isinstance(run.inside, Analysis) else "–",
             f"{run.result['train_seconds']:.0f}",
         ]
-        for name, run in zip(names, runs, strict=True)
+        for name, run, missed in zip(names, runs, not_learnt, strict=True)
     ]
-    head = ["run", "average accuracy (%)", "forgetting", "backward transfer", "forward transfer"]
-    head += ["active units", "seconds"]
+    head = ["run", "average accuracy (%)", "learning accuracy (%)", "forgetting"]
+    head += ["intransigence"] if against_joint else []
+    head += ["backward transfer", "forward transfer", "active units", "seconds"]
     curves = [(name, _averages(run.result)) for name, run in zip(names, runs, strict=True)]
     charts = [line_chart("Average accuracy on the tasks seen", "accuracy (%)", curves)]
     counts = [run.inside.counts.astype(float).tolist() if isinstance(run.inside, Analysis) else [] for run in runs]
@@ -113,7 +125,24 @@ def _comparison(names: Sequence[str], runs: Sequence[Reported]) -> str:
     benchmarks = ", ".join(dict.fromkeys(run.result["benchmark"] for run in runs))
     table = _table("Comparison of the runs", head, rows)
     return f"""<section><h2>{len(runs)} runs of {escape(benchmarks)}</h2>{table}
-<div class="pair">{"".join(charts)}</div></section>"""
+<p class="soft">Learning accuracy: mean accuracy on each task just after it was learnt.{
+        " Intransigence: learning accuracy of joint training on the same stream and seed, minus that of the run."
+        if against_joint
+        else ""
+    }</p>
+{_paired(results)}<div class="pair">{"".join(charts)}</div></section>"""
+
+
+def _paired(results: Sequence[Result]) -> str:
+    """What configurations differ in on the seeds that they share; empty where none share two."""
+    tables = [_table("Paired differences", paired.HEAD, rows) for rows in paired.differences(results)]
+    if not tables:
+        return ""
+    return f"""<h3>Paired differences over seeds</h3>
+<p class="soft">Differences to the configuration with the highest average accuracy, over the seeds that both have; in
+brackets 95 % confidence intervals of the mean (Student's t). Accuracy and calibration error in per cent, differences
+of them in points. Runs of one seed learn the same stream, so what the stream does to both cancels.</p>
+{"".join(tables)}"""
 
 
 def _averages(result: Result) -> list[float]:
@@ -138,14 +167,16 @@ def _section(number: int, name: str, run: Reported) -> str:
     return f"""
 <section id="run-{number}"><h2>{escape(name)}</h2>
 <p class="headline"><span class="number">{percent(result["average_accuracy"])} %</span> average accuracy after the
-last task. Forgetting {percent(result["forgetting"])}, {transfer} percentage points;
+last task; learning accuracy, on each task just after it was learnt, {
+        percent(learning_accuracy(result["accuracy_matrix"]))
+    } %. Forgetting {percent(result["forgetting"])}, {transfer} percentage points;
 {result["steps"]} steps in {result["train_seconds"]:.0f} s.</p>
 <div class="pair">{_accuracy_charts(tasks, result)}{_loss_chart(run)}</div>
 <div class="matrices{" wide" if len(tasks) > MANY_TASKS else ""}">
 <div><h3>Accuracy (%) on each task, after each task</h3>{_accuracies(tasks, result["accuracy_matrix"])}</div>
 <div><h3>Calibration and uncertainty, after the last task</h3>{_scores(tasks, result["scores"][-1])}</div>
 </div>
-{_trust(tasks, run.answers)}
+{_trust(tasks, run)}
 {_units(number, name, run, tasks)}
 {_making(run)}</section>
 """
@@ -201,11 +232,32 @@ def _loss_chart(run: Reported) -> str:
     }{download("objective", ["stage", "phase", "objective"], rows)}</div>"""
 
 
-def _trust(tasks: Sequence[str], answers: Sequence[trust.Answers]) -> str:
-    if not answers:
+def _trust(tasks: Sequence[str], run: Reported) -> str:
+    if not run.answers:
         return ""
-    named = [one._replace(name=task) for one, task in zip(answers, tasks, strict=True)]
-    return f"<h3>Can its confidence be trusted?</h3>{trust.charts(named)}"
+    named = [one._replace(name=task) for one, task in zip(run.answers, tasks, strict=True)]
+    return f"<h3>Can its confidence be trusted?</h3>{trust.charts(named)}{_outside(run)}"
+
+
+def _outside(run: Reported) -> str:
+    """How well entropies tell inputs from outside."""
+    if not run.outside:
+        return ""
+    rows = [
+        [described(kind, run.record["benchmark"]), f"{found.total:.3f}", f"{found.epistemic:.3f}"]
+        for kind, found in run.outside.items()
+    ]
+    absent = (
+        f" Images of {escape(run.absent)} are left out, since they are not on this machine. To include them: "
+        f"<code>vcl data fetch {escape(run.absent)}</code>, then this report again."
+        if run.absent
+        else ""
+    )
+    return f"""<h4>Inputs from outside</h4>
+{_table("Inputs from outside", ["AUROC", "total entropy", "epistemic entropy"], rows)}
+<p class="soft">AUROC: the probability that an input from outside has a higher entropy than a test input, mean over
+tasks, after the last one; 0.5 is chance. Without a posterior over the weights there is no epistemic entropy, and the
+AUROC by it is 0.5.{absent}</p>"""
 
 
 def _accuracies(tasks: Sequence[str], matrix: Sequence[Sequence[float | None]]) -> str:
@@ -219,12 +271,14 @@ def _accuracies(tasks: Sequence[str], matrix: Sequence[Sequence[float | None]]) 
 def _scores(tasks: Sequence[str], scores: Sequence[TaskScores]) -> str:
     rows: dict[str, Callable[[TaskScores], str]] = {
         "log-likelihood (nats)": lambda s: f"{s['log_likelihood']:.3f}",
+        "Brier score": lambda s: f"{s['brier_score']:.4f}" if "brier_score" in s else "",
         "calibration error (%)": lambda s: percent(s["calibration_error"]),
         "total entropy (nats)": lambda s: f"{s['total_entropy']:.3f}",
         "aleatoric entropy (nats)": lambda s: f"{s['aleatoric_entropy']:.3f}",
         "epistemic entropy (nats)": lambda s: f"{s['total_entropy'] - s['aleatoric_entropy']:.3f}",
     }
-    cells = [[label, *map(written, scores)] for label, written in rows.items()]
+    # Runs before version 0.2 have no Brier score.
+    cells = [[label, *texts] for label, written in rows.items() if any(texts := [written(s) for s in scores])]
     meaning = (
         "Aleatoric uncertainty: noise in the data. Epistemic uncertainty: about the weights; more data reduces it."
     )
