@@ -199,9 +199,14 @@ def test_joint_training_learns_what_fine_tuning_forgets():
     assert learn(Finetune(**settings), stream)["accuracy_matrix"][-1][0] < 0.7
 
 
-@pytest.mark.parametrize("settings", [{"coreset": 5}, {"start": "previous"}])
+IGNORED = [{"coreset": 5}, {"start": "previous"}, {"forgetting": 0.1}, {"first_init_std": 1.0}]
+IGNORED += [{"further_epochs": 3}, {"further_schedule": "cosine"}]
+
+
+@pytest.mark.parametrize("settings", IGNORED)
 def test_joint_variational_inference_refuses_what_it_would_ignore(settings):
-    with pytest.raises(VclError, match="Joint"):
+    (name,) = settings
+    with pytest.raises(VclError, match=f"Joint.*--{name.replace('_', '-')}"):
         JointVCL(**settings)
 
 

@@ -349,11 +349,22 @@ def test_k_center_takes_no_row_twice():
         ({"learning_rate": float("nan")}, "--learning-rate must be above 0"),
         ({"hidden": (10, 0)}, "--hidden needs"),
         ({"coreset": -1}, "--coreset must not be negative"),
+        # What would have no effect.
+        ({"estimator": "weights", "noise_per": "batch"}, "--estimator weights samples weights"),
+        ({"estimator": "weights", "noise_per": "class"}, "--estimator weights samples weights"),
+        ({"estimator": "weights", "antithetic": True}, "--estimator weights samples weights"),
+        ({"zero_inputs": "skip", "network": "conv"}, "a convolution uses the same weights for all inputs"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(settings, message):
     with pytest.raises(VclError, match=message):
         dataclasses.replace(SMALL, **settings)
+
+
+def test_no_recipe_asks_for_what_is_refused():
+    for recipe in VCL.recipes.values():
+        for settings in recipe.values():
+            make("vcl", settings)
 
 
 def test_a_coreset_larger_than_the_data_is_refused(stream):

@@ -182,10 +182,16 @@ class JointVCL(VCL):
 
     def __post_init__(self) -> None:
         VCL.__post_init__(self)
-        if self.coreset or self.start != "fresh" or self.test_softmax != "head":
+        if self.coreset or self.forgetting or self.start != "fresh" or self.test_softmax != "head":
             raise VclError(
                 "Joint training sees all examples at every stage, begins anew and predicts with the task's head: "
-                "leave --coreset at 0, --start at fresh and --test-softmax at head, or use --method vcl."
+                "leave --coreset and --forgetting at 0, --start at fresh and --test-softmax at head, or use "
+                "--method vcl."
+            )
+        if (self.first_init_std, self.further_epochs, self.further_schedule) != (None, None, None):
+            raise VclError(
+                "Joint training begins every stage alike: leave --first-init-std, --further-epochs and "
+                "--further-schedule out, or use --method vcl."
             )
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> State:

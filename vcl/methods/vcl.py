@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from vcl import memory
 from vcl.core import Fit, Footprint, StreamSpec, Task, size
+from vcl.errors import VclError
 from vcl.memory import Memory
 from vcl.methods.base.settings import Recipes, Settings, check_fraction, check_not_negative, check_positive
 from vcl.methods.base.zero_inputs import fit_used
@@ -219,6 +220,16 @@ class VCL(Settings):
         for name in ("first_init_std", "further_epochs"):
             if getattr(self, name) is not None:
                 check_positive(self, name)
+        if self.estimator == "weights" and (self.noise_per != "example" or self.antithetic):
+            raise VclError(
+                "--noise-per and --antithetic are about sampled pre-activations, and --estimator weights samples "
+                "weights: leave --noise-per at example and --antithetic out, or use --estimator local."
+            )
+        if self.zero_inputs == "skip" and not self.architecture.is_dense:
+            raise VclError(
+                "--zero-inputs skip leaves inputs of a dense layer out, and a convolution uses the same weights for "
+                "all inputs. Use --zero-inputs train, or --network mlp."
+            )
 
     @property
     def family(self) -> MeanField:
@@ -227,7 +238,7 @@ class VCL(Settings):
 
     @property
     def skips_zero_inputs(self) -> bool:
-        return self.zero_inputs == "skip" and self.architecture.is_dense
+        return self.zero_inputs == "skip"
 
     def init(self, key: Key[Array, ""], spec: StreamSpec) -> VCLState:
         """q_0: the prior N(0, prior_std²) on every weight and bias."""
