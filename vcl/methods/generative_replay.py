@@ -57,6 +57,7 @@ class GenerativeReplay(PointLearner):
         "fast": family_settings(
             split={"latent": 20, "learning_rate": 0.002},
             permuted={"latent": 50, "learning_rate": 0.002, "epochs": 4},
+            permuted_mnist={"latent": 16, "learning_rate": 0.0071, "schedule": "cosine"},
         ),
         # van de Ven & Tolias: 2000 steps of 128 and 5000 of 256 are 21 epochs; generator as large as the solver.
         "published": family_settings(

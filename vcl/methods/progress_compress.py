@@ -61,6 +61,7 @@ SEARCHED = family_settings(
     split={"strength": 1000.0, "schedule": "cosine"},
     permuted={"strength": 30.0, "epochs": 5, "learning_rate": 0.003, "schedule": "cosine"},
     split_mnist={"strength": 1300.0, "learning_rate": 0.0087},
+    permuted_mnist={"strength": 8.1, "learning_rate": 0.0046},
 )
 
 

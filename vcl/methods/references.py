@@ -21,7 +21,7 @@ from vcl.errors import VclError
 from vcl.methods.base.point import PointLearner
 from vcl.methods.base.settings import Recipes, family_settings
 from vcl.methods.finetune import Finetune
-from vcl.methods.vcl import VCL
+from vcl.methods.vcl import FAST, VCL
 from vcl.nets import (
     Weights,
     by_head,
@@ -108,7 +108,7 @@ SeparateVCL = separate(
     VCL,
     "A Bayesian network for each task by itself (a reference: no forgetting, no transfer).",
     # Nothing has to be remembered, so a posterior that predicts well is enough.
-    changed(VCL.recipes["fast"], permuted={"epochs": 20, "test_temperature": 1.0}),
+    changed(FAST, permuted={"epochs": 20, "test_temperature": 1.0}),
 )
 
 
@@ -161,7 +161,7 @@ class JointVCLState(eqx.Module):
 
 # A stage brings all tasks, so that a pass over the data is worth as many of VCL's as there are tasks.
 SHORT = changed(
-    VCL.recipes["fast"],
+    FAST,
     split={"epochs": 10},
     permuted={"epochs": 6, "test_temperature": 1.0},
     real={"epochs": 20, "start": "fresh"},
