@@ -1,8 +1,10 @@
 """What stored runs tell of their units: counts, transfer, and accuracy without the pruned ones."""
 
+import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_runs
@@ -11,8 +13,10 @@ from test_cli import refused, vcl  # noqa: F401
 from vcl import analysis, runs
 from vcl.analysis.stored import trained_heads
 from vcl.analysis.units import active_units, change_without, information, removal_effects, signal_to_noise
+from vcl.benchmarks.streams import from_arrays
 from vcl.errors import VclError
-from vcl.nets import select_head
+from vcl.nets import Affine, from_layers, select_head
+from vcl.posteriors.mean_field import Gaussian
 from vcl.runs.folder import RunFolder
 from vcl.runs.stored import StoredRun
 from vcl.training import Fitter
@@ -97,6 +101,51 @@ def test_change_of_units_is_the_news_that_later_tasks_bring(split):
         )
 
 
+def test_forgetting_begins_at_the_accuracy_of_the_run(permuted):
+    folder, found = permuted
+    causes = analysis.forgetting(found, StoredRun(folder).stream())
+    expected = [a for row in folder.result["accuracy_matrix"] for a in row if a is not None]
+    np.testing.assert_allclose(causes.accuracy[[0, 0, 1], [0, 1, 1]], expected, atol=0.03)
+    for matrix in causes:
+        assert np.isnan(matrix[1, 0])
+        assert ((matrix >= 0) & (matrix <= 1))[[0, 0, 1], [0, 1, 1]].all()
+
+
+TELLS_APART, SPOILS, NOTHING = (3.0, -3.0), (-9.0, 9.0), (0.0, 0.0)
+"""Outgoing weights of a unit that fires for positive inputs, which are of the first class."""
+
+
+@pytest.mark.parametrize(
+    ("later", "mended_without_newer_units", "mended_with_earlier_weights"),
+    [((TELLS_APART, SPOILS), True, False), ((SPOILS, NOTHING), False, True), ((SPOILS, SPOILS), False, False)],
+)
+def test_the_cause_of_forgetting_is_found(later, mended_without_newer_units, mended_with_earlier_weights):
+    inputs, labels = np.array([[1.0], [-1.0]] * 20, np.float32), np.array([0, 1] * 20)
+    stream = from_arrays([(inputs, labels, inputs, labels)] * 2, shared_head=True)
+    posteriors = [two_units(outgoing) for outgoing in ((TELLS_APART, NOTHING), later)]
+    found = analysis.Analysis(
+        prior=posteriors[0],
+        posteriors=tuple(posteriors),
+        heads=(0, 0),
+        layers=(analysis.Layer(*[np.zeros((2, 2))] * 4, active=np.array([[True, False], [True, True]])),),
+        change_without_pruned=np.zeros(2),
+        probes=(),
+    )
+    causes = analysis.forgetting(found, stream)
+    assert [matrix[0, 0] for matrix in causes] == [1, 1, 1]
+    assert causes.accuracy[0, 1] == 0.5
+    assert (causes.without_newer_units[0, 1] == 1) == mended_without_newer_units
+    assert (causes.with_earlier_weights[0, 1] == 1) == mended_with_earlier_weights
+
+
+def two_units(outgoing):
+    """A network of two units that fire for positive inputs; where neither does, it answers the second class."""
+    body = Affine(jnp.ones((1, 2)), jnp.zeros(2))
+    head = Affine(jnp.array([outgoing]), jnp.array([[-1.0, 1.0]]))
+    mean = dataclasses.replace(from_layers([body, head]), head=head)
+    return Gaussian(mean, jax.tree.map(lambda a: jnp.full_like(a, -12.0), mean))
+
+
 def test_change_of_accuracy_is_relative_to_when_a_task_was_learnt():
     matrix = [[0.9, None, None], [0.7, 0.8, None], [0.8, 0.9, 0.6]]
     expected = [[0.0, -0.2, -0.1], [np.nan, 0.0, 0.1], [np.nan, np.nan, 0.0]]
@@ -128,9 +177,12 @@ def test_the_command_tells_what_the_analysis_found(vcl, split):  # noqa: F811
     assert told["active_units"] == found.counts.T.tolist()
     assert told["layers"][0]["first_active"] == found.layers[0].first_active.tolist()
     assert told["forward_use"][2][0] is None
+    lost = told["forgetting"]["accuracy"]
+    assert lost[1][0] is None
     shown = vcl("units", folder.path)
     assert shown.code == 0
     assert f"{100 * told['accuracy'][2]:.2f}" in shown.out
+    assert f"{100 * (lost[0][2] + lost[1][2]) / 2:.2f}" in shown.out
     strict = json.loads(vcl("units", folder.path, "--tolerance", "0.2", "--json").out)
     assert strict["active_units"][2][0] < told["active_units"][2][0]
 

@@ -2,10 +2,11 @@
 
 from vcl.analysis.pruning import Pruning, prune, widen
 from vcl.analysis.stored import Analysis, Layer, accuracy_without_pruned, analyse, exciting_patterns
-from vcl.analysis.transfer import accuracy_change, backward_change, forward_use
+from vcl.analysis.transfer import Forgetting, accuracy_change, backward_change, forgetting, forward_use
 
 __all__ = [
     "Analysis",
+    "Forgetting",
     "Layer",
     "Pruning",
     "accuracy_change",
@@ -13,6 +14,7 @@ __all__ = [
     "analyse",
     "backward_change",
     "exciting_patterns",
+    "forgetting",
     "forward_use",
     "prune",
     "widen",

@@ -118,11 +118,12 @@ def analyse(
     return Analysis(prior, posteriors, heads, layers, np.array(changes), probes)
 
 
-def accuracy_without_pruned(analysis: Analysis, stream: Stream) -> Float[np.ndarray, "t 2"]:
+def accuracy_without_pruned(analysis: Analysis, stream: Stream, watch: Watch = nobody) -> Float[np.ndarray, "t 2"]:
     """Average test accuracy on the tasks seen so far, after each: of the whole network, and of its active units."""
     key = jax.random.key(0)
     rows = []
     for number, q in enumerate(analysis.posteriors):
+        watch(number / analysis.num_tasks, f"accuracy after task {number + 1}/{analysis.num_tasks}")
         active = tuple(layer.active[number] for layer in analysis.layers)
         accuracies = []
         for task in range(number + 1):

@@ -14,13 +14,13 @@ from vcl.cli.console import show as show_text
 from vcl.cli.learn import predict_model, report_model, show_model
 from vcl.cli.options import DataDir, Json, Out, Tolerance, shown
 from vcl.cli.run import present, present_several
-from vcl.cli.watch import analysed
+from vcl.cli.watch import analysed, measuring
 from vcl.errors import VclError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from vcl.analysis import Analysis
+    from vcl.analysis import Analysis, Forgetting
     from vcl.analysis.uncertainty import Detection
     from vcl.report.page.trust import Answers
     from vcl.runs import StoredRun
@@ -236,17 +236,20 @@ def units(*runs: RunPaths, tolerance: Tolerance = None, data_dir: DataDir = None
 
     A unit is inactive if none of its outgoing weights differs from zero by more than its standard deviation, or if
     it is among those that can be removed together without changing any task's predictions by more than the
-    tolerance. All others are active. --json adds every measure of every unit.
+    tolerance. All others are active. The last table tells why earlier tasks were forgotten: because of units that
+    later tasks activated, or because of weights that have changed. --json adds every measure of every unit.
     """
     from vcl import analysis
 
     documents = []
     for number, run in enumerate(stored := opened(runs)):
-        found = analysed(run, data_dir, tolerance)
-        accuracy = analysis.accuracy_without_pruned(found, run.stream(data_dir))
+        found, stream = analysed(run, data_dir, tolerance), run.stream(data_dir)
+        with measuring(run) as watch:
+            accuracy = analysis.accuracy_without_pruned(found, stream, watch)
+            forgotten = analysis.forgetting(found, stream, watch)
         use, change = analysis.forward_use(found), analysis.backward_change(found)
         if json:
-            documents.append(units_json(run.name, found, accuracy, use, change))
+            documents.append(units_json(run.name, found, accuracy, use, change, forgotten))
             continue
         title = run.name if len(stored) > 1 else None
         printed = [
@@ -257,6 +260,7 @@ def units(*runs: RunPaths, tolerance: Tolerance = None, data_dir: DataDir = None
             tables.transfer_table(
                 "Information gained from a task by each unit first activated by … (nats)", change, "{:.1f}"
             ),
+            tables.forgetting_table(forgotten),
         ]
         for place, table in enumerate(printed):
             stdout().print(*(["\n"] if number or place else []), table)
@@ -265,7 +269,12 @@ def units(*runs: RunPaths, tolerance: Tolerance = None, data_dir: DataDir = None
 
 
 def units_json(
-    name: str, found: "Analysis", accuracy: "np.ndarray", use: "np.ndarray", change: "np.ndarray"
+    name: str,
+    found: "Analysis",
+    accuracy: "np.ndarray",
+    use: "np.ndarray",
+    change: "np.ndarray",
+    forgotten: "Forgetting",
 ) -> dict[str, Any]:
     """Every measure of every unit; null where nothing is defined, since JSON has no NaN."""
     from dataclasses import fields
@@ -282,6 +291,7 @@ def units_json(
         "accuracy_without_pruned": accuracy[:, 1].tolist(),
         "forward_use": without_nan(use),
         "backward_change": without_nan(change),
+        "forgetting": {cause: without_nan(matrix) for cause, matrix in forgotten._asdict().items()},
         "layers": [
             {measure: getattr(layer, measure).tolist() for measure in (*measures, "first_active")}
             for layer in found.layers

@@ -15,7 +15,7 @@ from vcl.errors import printable
 if TYPE_CHECKING:
     import numpy as np
 
-    from vcl.analysis import Analysis, Pruning
+    from vcl.analysis import Analysis, Forgetting, Pruning
     from vcl.data import DatasetStatus, FileStatus
     from vcl.evaluation import Prediction
     from vcl.runs import Record, Result
@@ -253,6 +253,22 @@ def transfer_table(title: str, matrix: "np.ndarray", form: str) -> Table:
     table = Table("units of task", *head, box=None, title=title, title_justify="left")
     for number, row in enumerate(matrix, start=1):
         table.add_row(str(number), *("" if isnan(v) else form.format(v) for v in row))
+    return table
+
+
+def forgetting_table(found: "Forgetting") -> Table:
+    """Accuracy on earlier tasks, averaged, after each; and what it would be without either cause of forgetting."""
+    table = Table(
+        "after task",
+        "accuracy (%)",
+        "without units activated since (%)",
+        "with earlier units' weights as they were (%)",
+        box=None,
+        title="Why earlier tasks are forgotten (average over the tasks before)",
+        title_justify="left",
+    )
+    for after in range(1, len(found.accuracy)):
+        table.add_row(str(after + 1), *(percent(matrix[:after, after].mean()) for matrix in found))
     return table
 
 

@@ -1,7 +1,8 @@
 """Carrying out runs with progress; Ctrl-C saves what was learnt."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from vcl.cli.interrupts import STOPPED, saving
 
 if TYPE_CHECKING:
     from vcl.analysis import Analysis
+    from vcl.analysis.stored import Watch
     from vcl.runs import Result, RunConfig, StoredRun
     from vcl.runs.events import Sink
     from vcl.runs.sweep import Pools
@@ -109,13 +111,19 @@ def cluster(address: str | None) -> "Pools | None":
 
 def analysed(run: "StoredRun", data_dir: Path | None, tolerance: float | None = None) -> "Analysis":
     """The analysis of a run's units, with progress."""
-    from vcl import runs
     from vcl.analysis import analyse
+
+    settings = {} if tolerance is None else {"tolerance": tolerance}
+    with measuring(run) as watch:
+        return analyse(run.folder, data_dir=data_dir, **settings, watch=watch)
+
+
+@contextlib.contextmanager
+def measuring(run: "StoredRun") -> "Iterator[Watch]":
+    """Shows how far the measurements of a stored run are."""
+    from vcl import runs
     from vcl.progress import Board
 
     runs.prepare_jax(runs.available_threads())
     with Board(err, [run.name], quiet=False) as board:
-        settings = {} if tolerance is None else {"tolerance": tolerance}
-        return analyse(
-            run.folder, data_dir=data_dir, **settings, watch=lambda fraction, text: board.show(0, fraction, text)
-        )
+        yield lambda fraction, text: board.show(0, fraction, text)
