@@ -46,6 +46,7 @@ class GEM(EpisodicLearner):
             split={"learning_rate": 0.1, "epochs": 3, "batch_size": 64},
             permuted={"learning_rate": 0.2, "epochs": 1, "batch_size": 64},
             split_mnist={"learning_rate": 0.43, "schedule": "cosine", "margin": 0.53},
+            permuted_mnist={"learning_rate": 0.16, "margin": 0.21},
         ),
         # The paper has 1000 examples a task; these have all of them.
         "published": family_settings(

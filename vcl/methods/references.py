@@ -104,11 +104,20 @@ SeparateFinetune = separate(
         permuted_mnist={"learning_rate": 0.0068, "schedule": "cosine"},
     ),
 )
+# Nothing has to be remembered, so a posterior that predicts well is enough.
+SHORT_ALONE = changed(FAST, permuted={"epochs": 20, "test_temperature": 1.0})
 SeparateVCL = separate(
     VCL,
     "A Bayesian network for each task by itself (a reference: no forgetting, no transfer).",
-    # Nothing has to be remembered, so a posterior that predicts well is enough.
-    changed(FAST, permuted={"epochs": 20, "test_temperature": 1.0}),
+    {
+        **SHORT_ALONE,
+        "permuted-mnist": {
+            **SHORT_ALONE["permuted"],
+            "learning_rate": 0.0089,
+            "prior_std": 0.92,
+            "variance_rate": 0.32,
+        },
+    },
 )
 
 
@@ -176,6 +185,12 @@ class JointVCL(VCL):
         "fast": {
             **SHORT,
             "split-mnist": {**SHORT["split"], "learning_rate": 0.0049, "variance_rate": 0.26, "init_std": 0.11},
+            "permuted-mnist": {
+                **SHORT["permuted"],
+                "learning_rate": 0.0074,
+                "prior_std": 0.84,
+                "variance_rate": 0.35,
+            },
         }
     }
     joint: ClassVar[bool] = True
