@@ -186,7 +186,9 @@ class Adam:
     ) -> tuple[PyTree, Float[Array, ""]]:
         params, moments = carry
         objective, gradient = jax.value_and_grad(self.loss, argnums=1)(key, params, args, batch)
-        rate = self.rate * learning_rate(self.schedule, progress)
+        # The update waits for the objective: XLA may then write it over the parameters, which the objective reads.
+        # Otherwise it copies them in every step.
+        rate = self.rate * learning_rate(self.schedule, progress) + 0.0 * objective
         return descend("adam", params, moments, gradient, rate, self.scale), objective
 
 
