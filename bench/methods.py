@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from measure import write
 
+import vcl
 from vcl.core import Examples, Scenario, StreamSpec
 from vcl.methods import METHODS
 from vcl.training import Data, Fitter, compiled_epochs, to_device
@@ -61,15 +62,16 @@ class Listener:
 
 def settings_of(method: str, family: Family, **settings: Any) -> Any:
     """The method as it is on MNIST, but with a single epoch of everything."""
-    kind: Any = METHODS[method]
-    once = {f.name: 1 for f in fields(kind) if f.name.endswith("epochs")}
-    return kind(**{**kind.recipes["fast"][family.name], **once, **settings})
+    once = {f.name: 1 for f in fields(METHODS[method]) if f.name.endswith("epochs") and f.default is not None}
+    return vcl.configure(f"{family.name}-mnist", method, **once, **settings).learner
 
 
-def random_task(number: int, examples: int, classes: int) -> Data:
+def random_task(number: int, examples: int, classes: int, heads: int = 1) -> Data:
+    """Images and labels at random, each with a head, which only methods that mix tasks look at."""
     rng = np.random.default_rng(number)
     images = (rng.random((examples, 784)) < 0.2) * rng.integers(0, 256, (examples, 784))
-    return to_device(Examples(images.astype(np.uint8), rng.integers(0, classes, examples)), examples)
+    labels, groups = rng.integers(0, classes, examples), rng.integers(0, heads, examples).astype(np.int32)
+    return to_device(Examples(images.astype(np.uint8), labels, groups), examples)
 
 
 def step_time(learner: Any, family: Family) -> Callable[[], float]:
@@ -81,7 +83,7 @@ def step_time(learner: Any, family: Family) -> Callable[[], float]:
     for number in range(spec.num_tasks):
         listener = Listener()
         key = jax.random.key(number)
-        data = random_task(number, examples, family.classes)
+        data = random_task(number, examples, family.classes, max(family.heads) + 1)
         state = learner.observe(key, state, spec.task(number), data, listener)
 
     def measure() -> float:

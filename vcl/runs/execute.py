@@ -40,7 +40,8 @@ def prepare_jax(threads: int) -> None:
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
     jax.config.update("jax_compilation_cache_dir", str(user_cache_path("vcl") / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    # All of them: a run has some thirty small programs, which take most of a second to compile again.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 def make_room() -> None:
