@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from measure import write
+from measure import use_cores, write
 
 import vcl
 from vcl.core import Examples, Scenario, StreamSpec
@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", metavar="METHOD", help="the methods to measure; all if none is named")
     parser.add_argument("--family", choices=FAMILIES, default="permuted", help="whose settings they have")
     chosen = parser.parse_args()
+    use_cores(1)
     family = FAMILIES[chosen.family]
     unknown = [method for method in chosen.methods if method not in METHODS]
     if unknown:
