@@ -673,6 +673,12 @@ def test_predictions_need_a_task_where_the_method_does_though_all_share_a_head(v
     assert vcl("predict", tmp_path / config.name, "--input", images, "--task", "2").code == 0
 
 
+def test_a_model_that_is_not_there(vcl, tmp_path):
+    missing = tmp_path / "churn.vcl"
+    refused(vcl("predict", missing, "new.csv"), "no model or run", "vcl learn")
+    refused(vcl("export", missing, "--format", "card"), "There is no file", "vcl learn")
+
+
 def test_predictions_that_cannot_be_written_are_refused(vcl, finished, images, tmp_path):
     place = tmp_path / "missing" / "out.npz"
     answer = vcl("predict", finished, "--input", images, "--task", "1", "--output", place)

@@ -328,6 +328,8 @@ def predict(
     Entropies are in nats: total = aleatoric (noise that more data would not remove) + epistemic (what the network
     has not learnt).
     """
+    if not model.exists():
+        raise VclError(f"There is no model or run {model}. `vcl learn {model} FILE` makes a model, `vcl run` a run.")
     if model.is_file():
         if file is None or input:
             raise VclError(f"Name the file to predict after the model: vcl predict {model} FILE.")

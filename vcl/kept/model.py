@@ -335,6 +335,8 @@ class KeptModel:
     @staticmethod
     def threads_of(path: Path) -> int:
         """How many threads the model was taught with, before jax is loaded."""
+        if not path.exists():
+            raise VclError(f"There is no file {path}. `vcl learn {path} FILE` makes a model.")
         try:
             threads = (read_facts(path).get("notes", {}).get("kept") or {}).get("threads")
         except DamagedCheckpoint as damage:
