@@ -36,13 +36,20 @@ def test_with_both_knobs_at_one_it_is_vcl(stream):
 
 @pytest.mark.usefixtures("float64")
 def test_as_the_temperature_falls_the_divergence_becomes_the_penalty_of_online_ewc():
-    """With the precision H/β + Λ_0 that a task's curvature H leaves, β KL_λ tends to λ/2 Σ H (μ - μ*)²."""
+    """A task's curvature H leaves the precision H/β + Λ_0, with which β KL_λ tends to λ/2 Σ H (μ - μ*)²."""
     rng = np.random.default_rng(0)
     curvature, old, new = (jnp.asarray(rng.uniform(0.5, 2.0, 6)) for _ in range(3))
+    first = isotropic(old, 0.0, 1.0)
     for temperature, tolerance in ((1e-2, 0.2), (1e-6, 1e-4)):
+        learner = GVCL(temperature=temperature, strength=7.0)
         log_var = -jnp.log(curvature / temperature + 1.0)
-        prior, q = Gaussian(old, log_var), Gaussian(new, log_var)
-        found = GVCL(temperature=temperature, strength=7.0).divergence(q, prior)
+
+        def objective(log_var, learner=learner):
+            """With the likelihood exp(-½ H (θ - μ*)²), whose expectation is known."""
+            return 0.5 * jnp.sum(curvature * jnp.exp(log_var)) + learner.divergence(Gaussian(old, log_var), first)
+
+        np.testing.assert_allclose(jax.grad(objective)(log_var), 0.0, atol=1e-12)
+        found = learner.divergence(Gaussian(new, log_var), Gaussian(old, log_var))
         exact = 0.5 * 7.0 * jnp.sum(curvature * (new - old) ** 2)
         assert float(found) == pytest.approx(float(exact), rel=tolerance)
 
@@ -92,6 +99,19 @@ def test_forgetting_mixes_precisions_and_means_by_them():
 
 @pytest.mark.parametrize("kind", [VCL, GVCL, KroneckerVCL])
 def test_a_learner_that_forgets_moves_further_from_what_it_knew(stream, kind):
-    kept, forgot = (observe(kind(**SIZES, forgetting=share), stream) for share in (0.0, 0.9))
-    ours, theirs = (one.mean if kind is KroneckerVCL else one.posterior.mean for one in (kept, forgot))
-    assert np.abs(ours.body[0].weight - theirs.body[0].weight).max() > 1e-3
+    """The more of the earlier posterior is given up, the less holds its means where they were."""
+
+    def moved(share):
+        start = {} if kind is KroneckerVCL else {"start": "previous"}
+        learner = kind(**{**SIZES, "epochs": 20}, **start, forgetting=share)
+        before, after = (body_of(observe(learner, stream, stages)) for stages in (1, 2))
+        return float(np.linalg.norm(after - before))
+
+    distances = [moved(share) for share in (0.0, 0.5, 0.95)]
+    assert distances == sorted(distances)
+    assert distances[-1] > 1.03 * distances[0]
+
+
+def body_of(state):
+    """The means of the first layer."""
+    return (state.mean if hasattr(state, "mean") else state.posterior.mean).body[0].weight

@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal
 
 from vcl import runs
 from vcl.analysis import analyse, prune
+from vcl.benchmarks.streams import from_arrays
 from vcl.core import StreamSpec, Task
 from vcl.errors import VclError
 from vcl.methods.base.eigenbasis import (
@@ -111,7 +112,10 @@ def test_no_other_pair_of_the_same_span_is_nearer_to_the_sum():
 
 @pytest.mark.usefixtures("float64")
 def test_the_recursion_is_exact_for_conjugate_regression():
-    """Y = X W + noise with precision G: one batch after the other gives the posterior of all batches at once."""
+    """Y = X W + noise with precision G: one batch after the other gives the mean and the curvature of all at once.
+
+    The covariance is exact up to its damping: a product of factors is not that product plus δI, but more precise.
+    """
     rng = np.random.default_rng(2)
     noise = draw_pair(rng, 1, 2).outputs
     inputs = [np.c_[rng.normal(size=(n, 3)), np.ones(n)] for n in (5, 20, 9)]
@@ -138,6 +142,11 @@ def test_the_recursion_is_exact_for_conjugate_regression():
     exact = np.kron(x.T @ x, noise) + precision * np.eye(8)
     np.testing.assert_allclose(dense(pair) + precision * np.eye(8), exact, rtol=1e-9)
     np.testing.assert_allclose(np.ravel(mean), np.linalg.solve(exact, np.ravel(x.T @ y @ noise)), rtol=1e-9)
+    damped = np.linalg.inv(covariance(spread_of(pair, precision, 1.0)))
+    assert np.linalg.eigvalsh(damped - exact).min() > -1e-6
+    assert np.trace(damped) < 1.5 * np.trace(exact)
+    undamped = np.linalg.inv(covariance(spread_of(pair, 1e-6, 1.0)))
+    np.testing.assert_allclose(undamped, np.kron(x.T @ x, noise), rtol=0.02, atol=0.02)
 
 
 @pytest.mark.usefixtures("float64")
@@ -287,6 +296,19 @@ def test_without_noise_a_second_task_is_pulled_as_in_laplace(stream):
     assert np.abs(held.body[0].weight - free.body[0].weight).max() > 0.02, "and is held back"
 
 
+def test_as_the_temperature_falls_it_becomes_laplace(stream):
+    """The limit, not only the case of no noise, which is computed in another way."""
+    data = to_device(stream.train(0), stream.spec.capacity)
+    still, cold, warm = (
+        observed.mean.body[0].weight
+        for temperature in (0.0, 1e-8, 1.0)
+        for learner in [dataclasses.replace(SMALL, temperature=temperature)]
+        for observed in [learner.observe(KEY, learner.init(KEY, stream.spec), Task(0, 0), data, Fitter())]
+    )
+    np.testing.assert_allclose(cold, still, atol=1e-4)
+    assert np.abs(warm - still).max() > 5e-3
+
+
 def from_stacked(network, start):
     return dataclasses.replace(start, head=jax.tree.map(lambda a, b: a.at[0].set(b), network.head, start.head))
 
@@ -367,11 +389,18 @@ def test_forgetting_nothing_or_all():
     np.testing.assert_allclose(np.ravel(rows_of(half.mean.head)), exact, rtol=1e-2, atol=1e-3)
 
 
-def test_the_state_does_not_grow_with_the_tasks_and_the_prior_predicts_by_chance(stream):
+def test_the_state_grows_by_the_heads_of_the_tasks_and_by_nothing_else():
+    def numbers(heads):
+        return SMALL.footprint(SMALL.init(KEY, StreamSpec((6,), "float32", 2, heads, 60))).parameters
+
+    assert numbers((0,) * 20) == numbers((0,) * 3) == numbers((0,))
+    head = 9 * 2 + 9 * 9 + 2 * 2  # a mean, and the pair of 9 inputs and 2 outputs
+    assert numbers((0, 1, 2)) == numbers((0,)) + 2 * head
+
+
+def test_the_prior_predicts_by_chance(stream):
     learner = dataclasses.replace(SMALL, test_samples=400)
-    states = observe(learner, make_stream(shared_head=True))
-    assert len({learner.footprint(state) for state in states}) == 1
-    untrained = learner.readout(KEY, states[0], Task(0, 0), Fitter())
+    untrained = learner.readout(KEY, learner.init(KEY, stream.spec), Task(0, 0), Fitter())
     p = np.exp(learner.predict(KEY, untrained, jnp.asarray(stream.test(0).inputs))).mean(0)
     np.testing.assert_allclose(p, 0.5, atol=0.15)
 
@@ -421,26 +450,39 @@ def test_the_schedule_ends_where_there_are_fewer_epochs_than_rounds(stream):
     assert [(step.number, step.rounds) for step in steps] == [(0, 1)]
 
 
-def test_convolutions_learn_too():
-    spec_images = make_images()
-    learner = dataclasses.replace(SMALL, network=ConvNet((3,), (6,)), epochs=10)
-    state = observe(learner, spec_images, stages=1)[-1]
-    q = learner.readout(KEY, state, Task(0, 0), Fitter())
-    x, y, _ = spec_images.test(0)
-    assert np.mean(np.exp(logits_kronecker(KEY, q, jnp.asarray(x), 5)).mean(0).argmax(1) == y) > 0.85
+def test_convolutions_are_held_where_the_first_task_has_put_them():
+    """A bright corner at the top means one class; in the second task one at the bottom means the other."""
+    stream = image_stream()
+    learner = dataclasses.replace(SMALL, network=ConvNet((3,), (6,)), epochs=20)
+
+    def accuracies(**settings):
+        one = dataclasses.replace(learner, **settings)
+        state = observe(one, stream, stages=2)[-1]
+        q = one.readout(KEY, state, Task(0, 0), Fitter())
+        tests = [stream.test(number) for number in (0, 1)]
+        answers = [one.predict(KEY, q, jnp.asarray(test.inputs)).mean(0).argmax(1) for test in tests]
+        return [float(np.mean(a == test.labels)) for a, test in zip(answers, tests, strict=True)]
+
+    held, free = accuracies(strength=100.0), accuracies(strength=0.0, temperature=0.0, prior_std=1e3)
+    assert held[0] > 0.7 > free[0]
+    assert free[1] > 0.7 > held[1]
 
 
-def make_images():
-    from vcl.benchmarks.streams import from_arrays
-
-    def images(seed, n=60):
+def image_stream():
+    def images(seed, turned, n=60):
         rng = np.random.default_rng(seed)
         labels = rng.integers(0, 2, n)
-        x = rng.normal(0, 0.3, (n, 6, 6))
-        x[labels == 1, 1:4, 1:4] += 1.0
-        return x.astype(np.float32), labels
+        x = rng.normal(0, 0.8, (n, 6, 6))
+        x[labels == 1, :3, :3] += 1.0
+        return (x[:, ::-1] if turned else x).astype(np.float32), 1 - labels if turned else labels
 
-    return from_arrays([(*images(0), *images(1))])
+    tasks = [(*images(0, False), *images(1, False)), (*images(2, True), *images(3, True))]
+    return from_arrays(tasks, shared_head=True)
+
+
+def test_published_is_bayes_rule():
+    for settings in KroneckerVCL.recipes["published"].values():
+        assert (settings["strength"], settings["temperature"], settings["curvature_under"]) == (1.0, 1.0, "own")
 
 
 def test_affine_and_rows_are_inverse():

@@ -324,7 +324,11 @@ def test_losses_reliability_and_risk_are_those_of_the_run(split, split_folder):
         ["AUROC", "total entropy", "epistemic entropy"],
         *(
             [name, f"{outside[kind].total:.3f}", f"{outside[kind].epistemic:.3f}"]
-            for name, kind in (("uniform noise", "noise"), ("classes of the other tasks", "unseen"))
+            for name, kind in (
+                ("uniform noise", "noise"),
+                ("classes of the other tasks", "other_tasks"),
+                ("classes not yet seen", "unseen"),
+            )
         ),
     ]
     assert "left out" not in page.text

@@ -7,7 +7,18 @@ import pytest
 
 from vcl import cli, runs
 from vcl.analysis import uncertainty as measures
-from vcl.analysis.uncertainty import averaged, entropies, flat, noise, outsiders, pooled, trust, uncertainty
+from vcl.analysis.uncertainty import (
+    averaged,
+    entropies,
+    flat,
+    noise,
+    outsiders,
+    pooled,
+    some_of,
+    trust,
+    uncertainty,
+    unseen_classes,
+)
 from vcl.errors import VclError
 from vcl.evaluation import Prediction, auroc, reliability
 from vcl.runs import StoredRun
@@ -45,19 +56,31 @@ def test_the_report_agrees_with_the_result(stored):
 def test_inputs_from_outside_are_not_the_task_s_own(stored):
     stream = stored.stream()
     found = outsiders(stored, stream, None, None)
-    assert set(found) == {"noise", "unseen"}
+    assert set(found) == {"noise", "other_tasks"}
     own = {row.tobytes() for row in stream.test(0).inputs}
-    assert not own & {row.tobytes() for row in found["unseen"][0]}
+    assert not own & {row.tobytes() for row in found["other_tasks"][0]}
     drawn = noise(stream, 0, 0)
     assert drawn.dtype == stream.test(0).inputs.dtype
     assert np.array_equal(drawn, noise(stream, 0, 0))
     assert not np.array_equal(drawn, noise(stream, 0, 1)[: len(drawn)])
 
 
+def test_classes_are_unseen_where_a_later_task_brings_them(stored):
+    """After the first of two tasks, by its own head, against all inputs of the second."""
+    stream = stored.stream()
+    inputs = stream.test(0).inputs, some_of(stream, [1], seed=0)
+    after_first, after_both = (
+        auroc(*(stored.predict(x, task=1, stage=stage).total_entropy for x in inputs)) for stage in (1, 2)
+    )
+    found = unseen_classes(stored, stream)["unseen"]
+    assert found.total == pytest.approx(after_first)
+    assert found.total != pytest.approx(after_both, abs=1e-4)
+
+
 def test_a_report_shows_the_same_detection(stored):
     found, report = trust(stored), uncertainty(stored)
     assert found.absent is None
-    assert found.outside.keys() == {"noise", "unseen"}
+    assert found.outside.keys() == {"noise", "other_tasks", "unseen"}
     for kind, detection in report.outside.items():
         assert found.outside[kind] == pytest.approx(detection)
     assert [right.mean() for _, right in found.answers] == pytest.approx(stored.result["accuracy_matrix"][-1])
@@ -71,10 +94,10 @@ def test_a_report_fetches_no_other_data_set(stored, monkeypatch):
     build = measures.build
     monkeypatch.setattr(measures, "build", lambda name, *rest: built.append(name) or build(name, *rest))
     found = trust(stored)
-    assert (found.absent, found.outside.keys(), built) == ("digits", {"noise", "unseen"}, [])
+    assert (found.absent, found.outside.keys(), built) == ("digits", {"noise", "other_tasks", "unseen"}, [])
     monkeypatch.setattr(measures, "is_here", lambda name, data_dir: name == "digits")
     found = trust(stored)
-    assert (found.absent, found.outside.keys()) == (None, {"noise", "digits", "unseen"})
+    assert (found.absent, found.outside.keys()) == (None, {"noise", "digits", "other_tasks", "unseen"})
     assert built == ["permuted-digits"]
 
 

@@ -1,6 +1,6 @@
 """Whether a stored run's uncertainty can be trusted: calibration, selective prediction, inputs from outside."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -79,8 +79,9 @@ class Trust(NamedTuple):
 def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
     """Measure a complete run's uncertainty on its test data, and on inputs from outside.
 
-    Inputs from outside are images of another data set where there is one of the same size, uniform noise, and what
-    the task has not seen: the other tasks' classes, or a further permutation.
+    Inputs from outside are images of another data set where there is one of the same size, uniform noise, and a
+    further permutation, or the classes of other tasks: all of them after the last task, and those of later tasks as
+    long as they are unseen.
 
     Examples
     --------
@@ -88,7 +89,7 @@ def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
     >>> _ = vcl.run(config := vcl.configure("split-digits", epochs=2, stream=vcl.StreamOptions(num_tasks=2)))
     >>> report = uncertainty(vcl.StoredRun.open(f"runs/{config.name}"))
     >>> sorted(report.outside)
-    ['noise', 'unseen']
+    ['noise', 'other_tasks', 'unseen']
     """
     _ = run.result
     stream, snapshot = run.stream(data_dir), run.snapshot()
@@ -109,7 +110,7 @@ def uncertainty(run: StoredRun, data_dir: Path | None = None) -> Report:
         risk=dict(zip(COVERAGES, mean_risk(pairs, COVERAGES).tolist(), strict=True)),
         risk_curve=mean_risk(pairs, CURVE),
         area_under_risk=mean(area_under_risk(doubt, right) for doubt, right in pairs),
-        outside=detection(snapshot, found, others),
+        outside=detection(snapshot, found, others) | unseen_classes(run, stream),
         reliability=reliability(np.concatenate([p.probabilities for p in found]), np.concatenate(labels)),
     )
 
@@ -130,7 +131,7 @@ def trust(run: StoredRun, data_dir: Path | None = None) -> Trust:
     found, labels = predictions(snapshot, stream)
     return Trust(
         answers=[(p.probabilities.max(axis=1), p.classes == y) for p, y in zip(found, labels, strict=True)],
-        outside=detection(snapshot, found, others),
+        outside=detection(snapshot, found, others) | unseen_classes(run, stream),
         absent=absent,
     )
 
@@ -149,14 +150,53 @@ def detection(
     snapshot: Snapshot, inside: Sequence[Prediction], others: Mapping[str, Sequence[Shaped[np.ndarray, "_ d"]]]
 ) -> dict[str, Detection]:
     """How well entropies tell each kind of inputs from outside from the test data; mean over tasks."""
-    detected = {}
-    for name, by_task in others.items():
-        found = []
-        for number, (prediction, inputs) in enumerate(zip(inside, by_task, strict=True)):
-            outside = learning.predict(snapshot, snapshot.spec.task(number), inputs)
-            found.append([auroc(a, b) for a, b in entropies(prediction, outside)])
-        detected[name] = Detection(*np.mean(found, axis=0).tolist())
-    return detected
+    return {
+        name: average(
+            detected(snapshot, number, prediction, inputs)
+            for number, (prediction, inputs) in enumerate(zip(inside, by_task, strict=True))
+        )
+        for name, by_task in others.items()
+    }
+
+
+def unseen_classes(run: StoredRun, stream: Stream) -> dict[str, Detection]:
+    """How well entropies tell classes of later tasks from a task's own, just after it is learnt; mean over tasks.
+
+    Only where every task has classes and a head of its own, and from the states that the run still has.
+    """
+    if not has_classes_of_its_own(run, stream):
+        return {}
+    stages, found = run.record["stages"], []
+    for stage in run.folder.stages():
+        number = stages[stage - 1]
+        if number in stages[stage:] or number == stream.spec.num_tasks - 1:
+            continue
+        snapshot = run.snapshot(stage)
+        inside = learning.predict(snapshot, snapshot.spec.task(number), stream.test(number).inputs)
+        later = some_of(stream, range(number + 1, stream.spec.num_tasks), number)
+        found.append(detected(snapshot, number, inside, later))
+    return {"unseen": average(found)} if found else {}
+
+
+def detected(snapshot: Snapshot, number: int, inside: Prediction, outside: Shaped[np.ndarray, "_ d"]) -> Detection:
+    """How well the entropies of one task's answers tell its test data from inputs from outside."""
+    answers = learning.predict(snapshot, snapshot.spec.task(number), outside)
+    return Detection(*(auroc(a, b) for a, b in entropies(inside, answers)))
+
+
+def average(found: Iterable[Detection]) -> Detection:
+    return Detection(*np.mean(list(found), axis=0).tolist())
+
+
+def has_classes_of_its_own(run: StoredRun, stream: Stream) -> bool:
+    """Whether each task of a run brings classes that the others do not have, and outputs for them."""
+    return STREAMS[run.config.benchmark].family != "permuted" and stream.spec.num_heads > 1
+
+
+def some_of(stream: Stream, tasks: Iterable[int], seed: int) -> Shaped[np.ndarray, "_ d"]:
+    """Test inputs of several tasks, in random order."""
+    inputs = np.concatenate([stream.test(task).inputs for task in tasks])
+    return np.random.default_rng(seed).permutation(inputs)[:MOST]
 
 
 def entropies(
@@ -172,7 +212,7 @@ def entropies(
 def outsiders(
     run: StoredRun, stream: Stream, data_dir: Path | None, other: str | None
 ) -> dict[str, list[Shaped[np.ndarray, "_ d"]]]:
-    """Inputs that the run has not seen the like of, by kind, for each task; `other` is a benchmark like OTHER's."""
+    """Inputs that are none of a task's own, by kind, for each task; `other` is a benchmark like OTHER's."""
     tasks = range(stream.spec.num_tasks)
     kinds = {"noise": [noise(stream, run.config.seed, t) for t in tasks]}
     options = run.config.stream
@@ -183,9 +223,8 @@ def outsiders(
     if STREAMS[run.config.benchmark].family == "permuted":
         further = build(run.config.benchmark, replace(options, num_tasks=len(tasks) + 1), run.config.seed, data_dir)
         kinds["unseen"] = [further.test(len(tasks)).inputs[:MOST]] * len(tasks)
-    elif stream.spec.num_heads > 1:
-        rest = [np.concatenate([stream.test(t).inputs for t in tasks if t != this]) for this in tasks]
-        kinds["unseen"] = [np.random.default_rng(t).permutation(inputs)[:MOST] for t, inputs in enumerate(rest)]
+    elif has_classes_of_its_own(run, stream):
+        kinds["other_tasks"] = [some_of(stream, [t for t in tasks if t != this], this) for this in tasks]
     return kinds
 
 
@@ -193,12 +232,15 @@ def described(kind: str, benchmark: str) -> str:
     """Inputs of a kind from outside, in words.
 
     >>> described("unseen", "split-mnist"), described("fashion-mnist", "split-mnist"), described("noise", "elec2")
-    ('classes of the other tasks', 'images of fashion-mnist', 'uniform noise')
+    ('classes not yet seen', 'images of fashion-mnist', 'uniform noise')
     """
-    if kind == "unseen":
-        permuted = STREAMS[benchmark].family == "permuted"
-        return "a further permutation" if permuted else "classes of the other tasks"
-    return "uniform noise" if kind == "noise" else f"images of {kind}"
+    permuted = STREAMS[benchmark].family == "permuted"
+    named = {
+        "unseen": "a further permutation" if permuted else "classes not yet seen",
+        "other_tasks": "classes of the other tasks",
+        "noise": "uniform noise",
+    }
+    return named.get(kind, f"images of {kind}")
 
 
 def noise(stream: Stream, seed: int, task: int) -> Shaped[np.ndarray, "n d"]:
@@ -250,10 +292,10 @@ def as_markdown(found: Mapping[str, Sequence[Report]]) -> str:
         "accuracy": "accuracy (%)",
         "brier_score": "Brier score",
         "calibration_error": "calibration error (%)",
-        "risk_at_90": "wrong of the surest 90 % (%)",
+        "risk_at_90": "error rate at 90 % coverage (%)",
     }
     for kind in first.outside:
-        titles |= {f"auroc_{kind}_{part}": f"{kind}, {part}" for part in Detection._fields}
+        titles |= {f"auroc_{kind}_{part}": f"{kind.replace('_', ' ')}, {part}" for part in Detection._fields}
     lines = [["method", "runs", *titles.values()], ["---", *["---:"] * (len(titles) + 1)]]
     for name, reports in found.items():
         cells = []

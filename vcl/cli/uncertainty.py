@@ -30,8 +30,9 @@ def uncertainty(
 
     Means over all tasks after the last one; with several runs, mean ± standard deviation over the seeds of each
     configuration. AUROC is the probability that an input from outside has a higher entropy than a test input: 0.5
-    is chance. The inputs from outside are another data set's images, uniform noise, and classes or permutations not
-    yet seen. Risk is the part of wrong answers where only the most confident part is answered.
+    is chance. The inputs from outside are another data set's images, uniform noise, and a further permutation or
+    classes of other tasks: all of them after the last task, and the later ones, unseen, just after each task. Risk
+    is the part of wrong answers where only the most confident part is answered.
     """
     from vcl.analysis.uncertainty import as_json, averaged
     from vcl.report.figures.uncertainty import check_kind, uncertainty_figure
