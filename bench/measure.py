@@ -43,21 +43,15 @@ def use_cores(count: int) -> None:
 
 def machine() -> dict[str, Any]:
     """What the numbers depend on."""
-    model = next(
-        (line.partition(":")[2].strip() for line in lines_of("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor(),
-    )
+    from vcl.runs.config import processor
+
     return {
-        "processor": model,
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "load": [round(value, 1) for value in os.getloadavg()],
         "python": platform.python_version(),
         "jax": version("jax"),
     }
-
-
-def lines_of(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
 def write(name: str, title: str, rows: Sequence[dict[str, Any]]) -> None:

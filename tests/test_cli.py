@@ -126,7 +126,7 @@ def test_a_result_has_what_scripts_need(finished):
     result = RunFolder(finished).result
     assert {
         "benchmark", "method", "seed", "config", "accuracy_matrix", "average_accuracy", "forgetting",
-        "backward_transfer", "forward_transfer", "steps", "train_seconds", "version",
+        "backward_transfer", "forward_transfer", "steps", "train_seconds", "version", "processor",
     } <= result.keys()  # fmt: skip
     assert (result["benchmark"], result["method"], result["seed"]) == ("split-digits", "vcl", 0)
     assert result["config"]["learner"]["hidden"] == [8]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
@@ -114,6 +115,13 @@ def from_record(record: Record) -> RunConfig:
         )
     except (KeyError, TypeError) as error:
         raise VclError(f"This run's run.json was changed or is incomplete ({error}). Restore it.") from None
+
+
+def processor() -> str:
+    """The name of this machine's processor, on which seconds depend."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())
 
 
 def available_threads() -> int:

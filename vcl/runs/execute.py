@@ -19,7 +19,7 @@ from platformdirs import user_cache_path
 from vcl.benchmarks import build
 from vcl.learning import template
 from vcl.runs import fold
-from vcl.runs.config import RunConfig, from_record
+from vcl.runs.config import RunConfig, from_record, processor
 from vcl.runs.events import Channel, Ended, Silent, Sink, replay
 from vcl.runs.folder import RunFolder
 from vcl.runs.results import Record, Result
@@ -145,6 +145,7 @@ def _run_or_resume(
             "config": config.settings,
             **measured,
             "version": version("vcl"),
+            "processor": processor(),
             "run": folder.name,
         }
         folder.write_result(result)

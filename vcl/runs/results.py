@@ -67,6 +67,8 @@ class Result(Measured):
     seed: int
     config: Settings
     version: str
+    processor: NotRequired[str]
+    """Which seconds depend on. Runs before 0.2 lack it."""
     run: str
 
 
