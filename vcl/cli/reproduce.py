@@ -172,7 +172,14 @@ def say_plan(found: Sequence["Reproduction"], data_dir: Path | None, jobs: int) 
             config = one.missing[0]
             if config.name not in seconds:
                 seconds[config.name] = estimate(config, data_dir)
-    table = Table("to run", "runs missing", "hours each", "core-hours", title="About this long, from a few epochs")
+    table = Table(
+        "to run",
+        "runs missing",
+        "hours each",
+        "core-hours",
+        title="About this long, from a few epochs of the first task",
+        caption="Not included: curvatures, coresets, tests, and costs that grow with the number of tasks.",
+    )
     total, counted = 0.0, set()
     for one in lacking:
         each = seconds[one.missing[0].name] / 3600
