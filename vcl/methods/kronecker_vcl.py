@@ -14,8 +14,8 @@ The curvature of a task is expected around the new mean, either with the task's 
 recursion has it, or with that of the earlier posterior, in the first task the prior's.
 
 The expectation samples pre-activations, independently for each example: h M + √(β hᵀ U h) V^½ ε. Adam works in the
-eigenbasis of the earlier pair. The state holds a mean and one pair for each layer, whatever the number of tasks; heads
-have a pair each.
+eigenbasis of the earlier pair. The state holds a mean and one pair for each layer, whatever the number of tasks;
+heads have a pair each.
 """
 
 import dataclasses
