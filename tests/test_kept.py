@@ -466,10 +466,12 @@ def test_numbers_in_csv_are_short_and_text_is_whole():
 # ONNX
 
 
-@pytest.mark.parametrize("method", ["vcl", "kronecker-vcl", "ewc"])
-def test_onnx_gives_the_same_answers(method):
+@pytest.mark.parametrize(
+    ("method", "settings"), [("vcl", {}), ("vcl", {"last_hidden": "linear"}), ("kronecker-vcl", {}), ("ewc", {})]
+)
+def test_onnx_gives_the_same_answers(method, settings):
     runtime = pytest.importorskip("onnxruntime")
-    kept = small(month(0), method=method)
+    kept = small(month(0), method=method, **settings)
     kept.learn(month(0))
     batch = month(1, 70)
     session = runtime.InferenceSession(export_onnx(kept.model), providers=["CPUExecutionProvider"])

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,7 +7,7 @@ import pytest
 from jax.test_util import check_grads
 
 from vcl.core import StreamSpec
-from vcl.nets import MLP, Weights, logits, pixels, replace_head, select_head, zeros
+from vcl.nets import MLP, Weights, features, logits, pixels, replace_head, select_head, zeros
 from vcl.posteriors.mean_field import Gaussian, logits_local, logits_weight_sampled
 
 SPEC = StreamSpec((5,), "float32", 3, (0, 1), 10)
@@ -41,6 +43,17 @@ def test_noise_is_independent_per_example_only_with_local_reparameterisation():
     weights = logits_weight_sampled(jax.random.key(0), q, x, 1)
     assert not np.allclose(local[0, 0], local[0, 1])
     np.testing.assert_allclose(weights[0, 0], weights[0, 1], rtol=1e-5)
+
+
+def test_a_linear_last_hidden_layer_has_no_relu_and_the_others_do():
+    net = random_q((4, 3)).mean
+    linear = dataclasses.replace(net, network=MLP((4, 3), "linear"))
+    x = jax.random.normal(jax.random.key(1), (6, 5))
+    h = np.maximum(x @ net.body[0].weight + net.body[0].bias, 0.0) @ net.body[1].weight + net.body[1].bias
+    np.testing.assert_allclose(features(linear, x), h, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(logits(linear, x), h @ net.head.weight + net.head.bias, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(features(net, x), np.maximum(h, 0.0), rtol=1e-5, atol=1e-5)
+    assert (h < 0).any()
 
 
 @pytest.mark.parametrize("estimator", [logits_local, logits_weight_sampled])

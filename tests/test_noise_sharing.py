@@ -1,5 +1,6 @@
 """Samples one after the other, noise per example, batch and class, and the softmax over all heads."""
 
+import dataclasses
 import functools
 
 import jax
@@ -131,11 +132,33 @@ def test_joint_training_refuses_a_softmax_over_all_heads() -> None:
         make("joint-vcl", {"test_softmax": "all"})
 
 
+def test_under_the_code_of_the_paper_split_tasks_are_learnt_by_a_linear_model() -> None:
+    """Its only hidden layer has no ReLU: the mean of the outputs is linear in the inputs."""
+    learner = VCL(hidden=(5,), last_hidden="linear")
+    weights = select_head(zeros(learner.architecture, SPEC), 0)
+    certain = MeanField().fresh(jax.random.key(6), weights, 0.5, -60.0)
+
+    def outputs(x: jax.Array) -> jax.Array:
+        return logits_local(KEY, certain, x, 1)[0]
+
+    middle = outputs(0.5 * (INPUTS[:4] + INPUTS[4:]))
+    np.testing.assert_allclose(middle, 0.5 * (outputs(INPUTS[:4]) + outputs(INPUTS[4:])), rtol=1e-4, atol=1e-5)
+    bent = Gaussian(*(dataclasses.replace(part, network=MLP((5,))) for part in (certain.mean, certain.log_var)))
+    assert not np.allclose(logits_local(KEY, bent, INPUTS, 1), outputs(INPUTS)[None], atol=1e-2)
+
+
+def test_a_linear_layer_is_for_dense_networks_and_not_for_clnp() -> None:
+    with pytest.raises(VclError, match="--network mlp"):
+        VCL(last_hidden="linear", network="conv")
+    with pytest.raises(VclError, match="ReLU"):
+        make("clnp", {"network": MLP((4,), "linear")}).init(KEY, SPEC)
+
+
 def test_recipes_of_the_paper_and_of_its_code_differ_where_the_code_does() -> None:
     for benchmark in ("split-mnist", "permuted-mnist"):
         text, code = (
             vcl.configure(benchmark, recipe=recipe).settings["learner"] for recipe in ("paper", "paper-code")
         )
         differing = {name for name in text if text[name] != code[name]}
-        assert differing == {"noise_per", "test_softmax"}
+        assert differing == {"last_hidden", "noise_per", "test_softmax"}
     assert vcl.configure("split-mnist", recipe="previous").learner.hidden == (256, 256)  # type: ignore[attr-defined]

@@ -52,11 +52,11 @@ def posterior(folder, stage):
 # The networks
 
 
-@pytest.mark.parametrize("hidden", [(6,), (5, 4), (4, 6, 5)])
-def test_a_restricted_network_is_the_whole_one_without_the_units(hidden):
+@pytest.mark.parametrize(("hidden", "last"), [((6,), "relu"), ((5, 4), "linear"), ((4, 6, 5), "relu")])
+def test_a_restricted_network_is_the_whole_one_without_the_units(hidden, last):
     rng = np.random.default_rng(1)
     keep = tuple(np.append(rng.random(width - 1) < 0.6, True) for width in hidden)
-    q = sharp(random_posterior(hidden))
+    q = sharp(random_posterior(hidden, last))
     small = restricted(q, keep)
     assert widths(small) == tuple(int(mask.sum()) for mask in keep)
     for head, x in probes():
@@ -173,7 +173,7 @@ def test_learning_goes_on_from_a_pruned_and_widened_network(digits, tmp_path):
     assert analyse(wide).num_tasks == 3
 
 
-@pytest.mark.parametrize("settings", [{"coreset": 6}, {"start": "previous"}])
+@pytest.mark.parametrize("settings", [{"coreset": 6}, {"start": "previous"}, {"last_hidden": "linear"}])
 def test_widening_suits_every_variant(tmp_path, settings):
     folder = made(tmp_path / "runs", tasks=2, hidden=(6,), **settings)
     wide = widen(folder, tmp_path / "wide", (9,), after=1)

@@ -19,7 +19,7 @@ from vcl.analysis.units import (
     without,
 )
 from vcl.core import StreamSpec
-from vcl.nets import MLP, Affine, from_layers, select_head, zeros
+from vcl.nets import MLP, Activation, Affine, from_layers, select_head, zeros
 from vcl.posteriors.mean_field import Gaussian, isotropic
 
 KEY = jax.random.key(3)
@@ -130,8 +130,8 @@ def test_the_measures_tell_planted_units_apart(hidden, active):
         assert effect[planted_here].min() > 100 * effect[~planted_here].max(initial=1e-8)
 
 
-def random_posterior(hidden: tuple[int, ...]) -> Gaussian:
-    like = zeros(MLP(hidden), StreamSpec((INPUTS,), "float32", 3, (0, 1), 10))
+def random_posterior(hidden: tuple[int, ...], last: Activation = "relu") -> Gaussian:
+    like = zeros(MLP(hidden, last), StreamSpec((INPUTS,), "float32", 3, (0, 1), 10))
     draws = [jax.random.normal(jax.random.fold_in(KEY, n), (10_000,)) for n in range(2)]
 
     def filled(draw, centre):
@@ -145,9 +145,9 @@ def random_posterior(hidden: tuple[int, ...]) -> Gaussian:
     return Gaussian(filled(draws[0], 0.0), filled(draws[1], -2.0))
 
 
-@pytest.mark.parametrize("hidden", [(5,), (5, 4), (4, 3, 5)])
-def test_removal_effects_equal_removing_the_units_one_by_one(hidden):
-    q, asked = random_posterior(hidden), probes()
+@pytest.mark.parametrize(("hidden", "last"), [((5,), "relu"), ((5, 4), "linear"), ((4, 3, 5), "relu")])
+def test_removal_effects_equal_removing_the_units_one_by_one(hidden, last):
+    q, asked = random_posterior(hidden, last), probes()
     effects = removal_effects(KEY, q, asked)
     for layer, width in enumerate(hidden):
         for unit in range(width):

@@ -166,7 +166,7 @@ def restricted(state: State, keep: Mask) -> State:
         for layer, kept in zip(network.body, keep, strict=True):
             body.append(Affine(layer.weight[below][:, kept], layer.bias[kept]))
             below = kept
-        return from_layers([*body, Affine(network.head.weight[:, below], network.head.bias)])
+        return from_layers([*body, Affine(network.head.weight[:, below], network.head.bias)], network.network)
 
     return map_weights(lambda n: narrow(n) if isinstance(n, Weights) else n, state)
 
@@ -187,7 +187,7 @@ def widened(q: Gaussian, hidden: tuple[int, ...], trained: np.ndarray, prior_std
             jnp.pad(weight, ((0, below), (0, 0)), constant_values=absent if known else unknown)
             for weight, known in zip(network.head.weight, trained, strict=True)
         ]
-        return from_layers([*body, Affine(jnp.stack(heads), network.head.bias)])
+        return from_layers([*body, Affine(jnp.stack(heads), network.head.bias)], network.network)
 
     return Gaussian(grow(q.mean, 0.0, 0.0), grow(q.log_var, prior, -np.inf))
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Key, Shaped
 
-from vcl.nets import Affine, Weights, pixels, select_head
+from vcl.nets import Affine, Weights, activated, pixels, select_head
 from vcl.posteriors.mean_field import Gaussian, kl_terms, logits_local
 
 SAMPLES = 10
@@ -150,6 +150,7 @@ def without_each(
     An answer is made of the outputs of a network with one head, under the same noise with the unit or without.
     """
     layers = [*zip(q.mean.body, q.log_var.body, strict=True), (q.mean.head, q.log_var.head)]
+    kinds = q.mean.network.layers
     noise = [
         jax.random.normal(k, (samples, len(inputs), mean.bias.shape[0]), mean.bias.dtype)
         for k, (mean, _) in zip(jax.random.split(key, len(layers)), layers, strict=True)
@@ -167,13 +168,13 @@ def without_each(
         a = draw(number, centre, variance)
         if number == len(layers) - 1:
             return answer(a)
-        return finish(number + 1, *moments(number + 1, jax.nn.relu(a)))
+        return finish(number + 1, *moments(number + 1, activated(kinds[number], a)))
 
     h = pixels(inputs)
     whole = finish(0, *moments(0, h))
     effects = []
     for number in range(len(layers) - 1):
-        h = jax.nn.relu(draw(number, *moments(number, h)))
+        h = activated(kinds[number], draw(number, *moments(number, h)))
         above = number + 1
         centre, variance = moments(above, h)
         weight, spread = layers[above][0].weight, jnp.exp(layers[above][1].weight)

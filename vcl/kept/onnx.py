@@ -11,7 +11,7 @@ from vcl import learning
 from vcl.errors import VclError
 from vcl.inputs import Label
 from vcl.model import Model
-from vcl.nets import Affine, Weights
+from vcl.nets import Affine, Weights, is_linear
 from vcl.noise import Generator, normal
 from vcl.posteriors import Gaussian, MeanField
 from vcl.posteriors.kronecker import MatrixNormal, Spread
@@ -118,7 +118,8 @@ def _outputs(graph: Graph, model: Model, key: Any, params: Any, inputs: str) -> 
             centre = graph.add("Add", centre, graph.add("Mul", _leverage_root(graph, spread, h), turned))
         elif number == 0:
             centre = graph.add("Unsqueeze", centre, graph.constant(np.array([0], np.int64)))
-        h = graph.add("Relu", centre) if number < len(layers) - 1 else centre
+        linear = number == len(layers) - 1 or is_linear(means.network.layers[number])
+        h = centre if linear else graph.add("Relu", centre)
     return h
 
 

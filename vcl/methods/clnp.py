@@ -37,6 +37,7 @@ from vcl.nets import (
     cross_entropy,
     forward,
     from_layers,
+    is_linear,
     logits,
     pixels,
     point,
@@ -110,6 +111,8 @@ class CLNP(PointLearner):
                 "CLNP is undefined in the class scenario: each task has an output layer that knows its own classes "
                 "only, and nothing tells which one to ask. Use --scenario task or domain, where the task is told."
             )
+        if any(is_linear(layer) for layer in self.architecture.layers):
+            raise VclError("CLNP judges units by the mean of their ReLU: no layer of its network may be linear.")
         network = random(key, self.architecture, replace(spec, heads=tuple(range(spec.num_tasks))))
         return CLNPState(network, tuple(jnp.zeros(width, bool) for width in self.hidden))
 

@@ -28,8 +28,11 @@ from vcl.memory import Memory
 from vcl.methods.base.settings import Recipes, Settings, check_fraction, check_not_negative, check_positive
 from vcl.methods.base.zero_inputs import fit_used
 from vcl.nets import (
+    MLP,
+    Activation,
     Categorical,
     Likelihood,
+    Network,
     Weights,
     by_head,
     logits,
@@ -56,7 +59,7 @@ LOGITS = {"local": logits_local, "weights": logits_weight_sampled}
 
 EQUAL_RATES = {"variance_rate": 1.0, "init_std": 0.1}
 PAPER = {**EQUAL_RATES, "learning_rate": 0.005, "schedule": "constant", "train_samples": 10, "test_samples": 20}
-PAPER_CODE = {**PAPER, "noise_per": "class", "test_softmax": "all"}
+PAPER_CODE = {**PAPER, "last_hidden": "linear", "noise_per": "class", "test_softmax": "all"}
 PREVIOUS = {**PAPER, "learning_rate": 0.001, "test_samples": 100, "estimator": "weights", "start": "previous"}
 ALL_EXAMPLES = 1_000_000
 """A minibatch larger than any task's data: all of them in one."""
@@ -189,6 +192,9 @@ class VCL(Settings):
     test_temperature: Annotated[
         float, "T, variances are T σ² at test time: below 1 for surer answers; what is learnt stays the same"
     ] = 1.0
+    last_hidden: Annotated[
+        Activation, "activation of the last hidden layer: a ReLU, or none, as in the code published with the paper"
+    ] = "relu"
     start: Annotated[
         Literal["fresh", "previous"],
         "begin each task at small random means and variances, or at the previous posterior "
@@ -229,11 +235,21 @@ class VCL(Settings):
                 "--noise-per and --antithetic are about sampled pre-activations, and --estimator weights samples "
                 "weights: leave --noise-per at example and --antithetic out, or use --estimator local."
             )
+        if self.last_hidden == "linear" and self.network != "mlp":
+            raise VclError(
+                "--last-hidden linear is for --network mlp. In Python, say it in the network: "
+                'Dense(100, activation="linear").'
+            )
         if self.zero_inputs == "skip" and not self.architecture.is_dense:
             raise VclError(
                 "--zero-inputs skip leaves inputs of a dense layer out, and a convolution uses the same weights for "
                 "all inputs. Use --zero-inputs train, or --network mlp."
             )
+
+    @property
+    def architecture(self) -> Network:
+        """The network without its weights."""
+        return super().architecture if self.last_hidden == "relu" else MLP(self.hidden, self.last_hidden)
 
     @property
     def family(self) -> MeanField:

@@ -1,7 +1,7 @@
 """Networks: layers as values, one forward pass, heads and losses."""
 
 from vcl.nets.heads import by_head, logits_by_head, map_weights, replace_head, select_head, wide
-from vcl.nets.layers import Conv, Dense, Flatten, Layer, Pool, windows
+from vcl.nets.layers import Activation, Conv, Dense, Flatten, Layer, Pool, activated, is_linear, windows
 from vcl.nets.likelihoods import Categorical, Likelihood, Normal
 from vcl.nets.losses import cross_entropy, distillation, pixels
 from vcl.nets.network import (
@@ -23,6 +23,7 @@ from vcl.nets.network import (
 
 __all__ = [
     "MLP",
+    "Activation",
     "Affine",
     "Categorical",
     "Conv",
@@ -35,12 +36,14 @@ __all__ = [
     "Normal",
     "Pool",
     "Weights",
+    "activated",
     "by_head",
     "cross_entropy",
     "distillation",
     "features",
     "forward",
     "from_layers",
+    "is_linear",
     "logits",
     "logits_by_head",
     "map_weights",

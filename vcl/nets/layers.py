@@ -9,19 +9,21 @@ all layers. Images have axes (rows, columns, channels), after any number of lead
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from vcl.errors import VclError
 
 Shape = tuple[int, ...]
+Activation = Literal["relu", "linear"]
 
 
 @runtime_checkable
 class Layer(Protocol):
-    """A frozen dataclass. Layers with weights are followed by a ReLU, layers without are not.
+    """A frozen dataclass. Layers with weights are followed by a ReLU, unless their `activation` is "linear".
 
     Examples
     --------
@@ -57,6 +59,20 @@ class Layer(Protocol):
         """What the affine map is applied to; for a layer without weights, the layer's output."""
 
 
+def is_linear(layer: Layer) -> bool:
+    """Whether a layer with weights has no ReLU."""
+    return getattr(layer, "activation", "relu") == "linear"
+
+
+def activated(layer: Layer, a: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """The outputs of a layer with weights, from its pre-activations.
+
+    >>> activated(Dense(2), jnp.array([-1.0, 1.0])), activated(Dense(2, "linear"), jnp.array([-1.0, 1.0]))
+    (Array([0., 1.], dtype=float32), Array([-1.,  1.], dtype=float32))
+    """
+    return a if is_linear(layer) else jax.nn.relu(a)
+
+
 @dataclass(frozen=True)
 class Dense:
     """Each unit reads the whole vector.
@@ -66,6 +82,7 @@ class Dense:
     """
 
     units: int
+    activation: Activation = "relu"
     num_axes: ClassVar[int] = 1
 
     def gathered_shape(self, shape: Shape) -> Shape:

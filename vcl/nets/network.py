@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Key
 
 from vcl.core import StreamSpec
 from vcl.errors import VclError
-from vcl.nets.layers import Conv, Dense, Flatten, Layer, Pool, Shape
+from vcl.nets.layers import Activation, Conv, Dense, Flatten, Layer, Pool, Shape, activated
 
 Layered = TypeVar("Layered")
 
@@ -84,13 +84,14 @@ class Network:
         return self.shapes(input_shape)[-1][0]
 
 
-def MLP(hidden: Sequence[int]) -> Network:
-    """Dense layers of these widths.
+def MLP(hidden: Sequence[int], last: Activation = "relu") -> Network:
+    """Dense layers of these widths; `last` is the activation of the last one.
 
     >>> MLP((100, 100)).widths((28, 28))
     ((784, 100), (100, 100))
     """
-    return Network(tuple(Dense(units) for units in hidden))
+    activations: list[Activation] = [*["relu"] * (len(hidden) - 1), last]
+    return Network(tuple(Dense(units, one) for units, one in zip(hidden, activations, strict=False)))
 
 
 def ConvNet(channels: Sequence[int], hidden: Sequence[int]) -> Network:
@@ -122,7 +123,7 @@ def to_json(network: Network) -> list[dict[str, Any]]:
     """The layers as JSON has them. Layers of one's own cannot be written: loading must never run code.
 
     >>> to_json(MLP((10,)))
-    [{'layer': 'Dense', 'units': 10}]
+    [{'layer': 'Dense', 'units': 10, 'activation': 'relu'}]
     """
     if unknown := [layer for layer in network.layers if type(layer) not in LAYERS.values()]:
         raise VclError(
@@ -181,9 +182,11 @@ def zeros(network: Network, spec: StreamSpec) -> Weights:
     return Weights(body, head, network, spec.input_shape if network.reads_images else (spec.input_size,))
 
 
-def from_layers(layers: Sequence[Affine]) -> Weights:
-    """A network of dense layers with these affine maps, the head's last."""
-    network = MLP([layer.bias.shape[-1] for layer in layers[:-1]])
+def from_layers(layers: Sequence[Affine], like: Network | None = None) -> Weights:
+    """A network of dense layers with these affine maps, the head's last; with the activations of `like`."""
+    widths = [layer.bias.shape[-1] for layer in layers[:-1]]
+    kinds = like.layers if like else MLP(widths).layers
+    network = Network(tuple(dataclasses.replace(k, units=n) for k, n in zip(kinds, widths, strict=True)))  # type: ignore[type-var]
     return Weights(tuple(layers[:-1]), layers[-1], network, (layers[0].weight.shape[-2],))
 
 
@@ -222,7 +225,7 @@ def forward(
     for layer in weights.network.layers:
         h = layer.gather(h)
         if layer.units is not None:
-            h = jax.nn.relu(affine(number, layers[number], h))
+            h = activated(layer, affine(number, layers[number], h))
             number += 1
     return affine(number, layers[number], h)
 
