@@ -63,6 +63,16 @@ def test_what_is_kept_is_found_again_alone_in_a_list_or_as_show_prints_it(tmp_pa
     assert find(replace(CONFIG, seed=3), kept) is None
 
 
+def test_a_result_that_is_kept_already_stays(tmp_path):
+    assert keep({**result(), "state_sha256": "a"}, tmp_path) is None
+    assert keep({**result(), "state_sha256": "a", "train_seconds": 1.0}, tmp_path) is None
+    other = keep({**result(), "state_sha256": "b"}, tmp_path)
+    assert other == tmp_path / f"{CONFIG.name}.json"
+    (there,) = kept_results(tmp_path)
+    assert there["state_sha256"] == "a"
+    assert "train_seconds" not in there
+
+
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000])
 def test_a_file_that_is_not_json_is_named(tmp_path, content):
     (tmp_path / "broken.json").write_bytes(content)

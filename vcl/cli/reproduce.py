@@ -32,7 +32,7 @@ def reproduce(
     *,
     recipe: Annotated[
         Literal["paper", "paper-code", "fast"],
-        Parameter(help="Recipe of the paper's own results; the others have theirs."),
+        Parameter(help="Recipe of the paper's own results; those of other publications use published."),
     ] = "paper",
     seeds: Annotated[
         int, Parameter(help="Number of seeds of each result (0: as many as the paper).", converter=whole)
@@ -88,8 +88,8 @@ def reproduce(
             if isinstance(outcome, VclError):
                 failed[config.name] = str(outcome)
     for config in (config for rows in found.values() for one in rows for config in one.configs):
-        if result := in_folder(config, out):
-            keep(result, results / "reproduce")
+        if (result := in_folder(config, out)) and (other := keep(result, results / "reproduce")):
+            say(f"{other} holds another result of {config.name} and stays. To keep the new one, move it away.")
     found = surveyed(asked, seeds or None, recipe, out, results)
     whole_tables = as_they_stand(asked, seeds, recipe, out, results)
     write_tables(whole_tables, results / "reproduce", recipe)
@@ -162,7 +162,7 @@ def say_plan(found: Sequence["Reproduction"], data_dir: Path | None, jobs: int) 
 
     lacking = [one for one in found if one.missing]
     if not lacking:
-        return say("All of it is there.")
+        return say("Nothing is missing.")
     runs.prepare_jax(1)
     seconds: dict[str, float] = {}
 

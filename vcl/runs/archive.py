@@ -68,13 +68,20 @@ def find(config: RunConfig, kept: Iterable[Result], without_effect: Sequence[str
     return next((result for result in kept if same(config, result, without_effect)), None)
 
 
-def keep(result: Result, folder: Path) -> None:
-    """Write a result as JSON where `kept_results` finds it."""
+def keep(result: Result, folder: Path) -> Path | None:
+    """Write a result as JSON where `kept_results` finds it.
+
+    One that is there already stays, since it may be quoted; its path is returned if it differs from this one.
+    """
     path = folder / f"{result['run']}.json"
+    if path.exists():
+        there = results_in(path)
+        return None if there and there[0]["state_sha256"] == result["state_sha256"] else path
     scores = [[rounded(one) for one in row] for row in result["scores"]]
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, (json.dumps({**result, "scores": scores}) + "\n").encode())
+    return None
 
 
 def rounded(scores: TaskScores) -> dict[str, float]:

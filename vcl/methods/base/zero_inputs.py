@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from vcl.core import Fit
 from vcl.nets import Affine, Weights
@@ -32,20 +32,25 @@ def fit_used(
     **sizes: int,
 ) -> Tree:
     """`fit` with the inputs that some example has; the weights of the others become those of `rest`."""
-    kept = used_inputs(data)
-    if kept is None:
+    used = used_inputs(data)
+    if used.all():
         return fit(key, name, step, start, prior, data, **sizes)
+    kept = filled_up(used)
     some = Data(data.inputs[:, kept], data.labels, data.size, data.groups)
     found = fit(key, name, step, narrowed(start, kept), narrowed(prior, kept), some, **sizes)
-    return widened(found, rest, kept)
+    return widened(found, rest, kept, used)
 
 
-def used_inputs(data: Data) -> Int[np.ndarray, "kept"] | None:
-    """The inputs that some example has, and a few others to fill up; None if that is all of them."""
+def used_inputs(data: Data) -> Bool[np.ndarray, "i"]:
+    """Which inputs some example has."""
     real = (jnp.arange(data.capacity) < data.size)[:, None]
-    used = np.asarray(jnp.any((data.inputs != 0) & real, axis=0))
+    return np.asarray(jnp.any((data.inputs != 0) & real, axis=0))
+
+
+def filled_up(used: Bool[np.ndarray, "i"]) -> Int[np.ndarray, "kept"]:
+    """The inputs that are used, and a few others up to a multiple of MULTIPLE."""
     count = max(MULTIPLE, -(-int(used.sum()) // MULTIPLE) * MULTIPLE)
-    return np.sort(np.argsort(~used, stable=True)[:count]) if count < len(used) else None
+    return np.sort(np.argsort(~used, stable=True)[:count])
 
 
 def narrowed(tree: Tree, kept: Int[np.ndarray, "kept"]) -> Tree:
@@ -53,11 +58,12 @@ def narrowed(tree: Tree, kept: Int[np.ndarray, "kept"]) -> Tree:
     return map_weights(lambda weights: with_rows(weights, weights.layers[0].weight[kept]), tree)
 
 
-def widened(tree: Tree, rest: Tree, kept: Int[np.ndarray, "kept"]) -> Tree:
-    """All weights in `tree`, with those of `rest` for the other inputs."""
+def widened(tree: Tree, rest: Tree, kept: Int[np.ndarray, "kept"], used: Bool[np.ndarray, "i"]) -> Tree:
+    """All weights in `tree`, with those of `rest` for the inputs that are not used."""
+    learnt = used[kept]
 
     def widen(weights: Weights, others: Weights) -> Weights:
-        return with_rows(weights, others.layers[0].weight.at[kept].set(weights.layers[0].weight))
+        return with_rows(weights, others.layers[0].weight.at[kept[learnt]].set(weights.layers[0].weight[learnt]))
 
     return map_weights(widen, tree, rest)
 
