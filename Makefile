@@ -42,6 +42,7 @@ check: .venv/ready  ## Lint, format and types
 docs: .venv/ready  ## The documentation as a site, in build/site; needs no network
 	$(BIN)/python docs/site/build.py
 
+bench bench-full: export VCL_BENCH_OUT ?= build/bench
 bench: .venv/ready  ## Speed of a step against its matrix products, cost of noise, growth and start-up (a few minutes)
 	$(BIN)/python bench/step.py
 	$(BIN)/python bench/noise.py

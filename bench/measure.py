@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent.parent / "results" / "bench"
+FOLDER = Path(os.environ.get("VCL_BENCH_OUT") or Path(__file__).parent.parent / "results" / "bench")
+"""Where measurements are written. `make bench` has a folder of its own, so that those that the docs quote stay."""
 
 Timer = Callable[[], float]
 """Does something and says how long it took."""
@@ -55,7 +56,7 @@ def machine() -> dict[str, Any]:
 
 
 def write(name: str, title: str, rows: Sequence[dict[str, Any]]) -> None:
-    """`results/bench/NAME.json` and `NAME.md`; the table is printed too."""
+    """NAME.json and NAME.md in FOLDER; the table is printed too."""
     facts = machine()
     columns = list(rows[0])
     table = [f"| {' | '.join(columns)} |", f"| {' | '.join('---' for _ in columns)} |"]
