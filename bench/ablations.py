@@ -4,7 +4,7 @@
     .venv/bin/python bench/ablations.py permuted-mnist --seeds 3
 
 The base is the recipe `paper` with 40 epochs a task instead of 600 or 800; on permuted MNIST also with one sample
-instead of ten, and the first three tasks only. Test data; nothing is chosen by it. Results are kept as JSON in
+instead of ten, and the first three tasks only, and at most 120 epochs. Test data; nothing is chosen by it. Results are kept as JSON in
 results/ablations, beside a table and a figure, and what is kept is not run again.
 """
 
@@ -50,6 +50,7 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
         "200 k-center": {"coreset": 200, "coreset_selection": "k-center"},
     },
     "published code": {
+        "no ReLU after the last hidden layer": {"last_hidden": "linear"},
         "noise per class": {"noise_per": "class"},
         "noise per minibatch": {"noise_per": "batch"},
         "softmax over all heads": {"test_softmax": "all"},
