@@ -4,8 +4,8 @@
     .venv/bin/python bench/ablations.py permuted-mnist --seeds 3
 
 The base is the recipe `paper` with 40 epochs a task instead of 600 or 800; on permuted MNIST also with one sample
-instead of ten, and the first three tasks only, and at most 120 epochs. Test data; nothing is chosen by it. Results are kept as JSON in
-results/ablations, beside a table and a figure, and what is kept is not run again.
+instead of ten, the first three tasks only, and at most 120 epochs. Test data; nothing is chosen by it. Results are
+kept as JSON in results/ablations, beside a table and a figure, and what is kept is not run again.
 """
 
 import argparse
