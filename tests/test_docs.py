@@ -78,7 +78,7 @@ def inline_commands(text: str) -> list[list[str]]:
     """Commands within sentences and tables, perhaps broken across lines."""
     prose = re.sub(r"^(```.*?^```| {4,}.*?$)", "", text, flags=re.MULTILINE | re.DOTALL)
     found = re.findall(r"`(?:\.venv/bin/)?vcl\s+([^`]+)`", prose)
-    return [tokens for line in found if "…" not in line and (tokens := line.split())]
+    return [tokens for line in found if "…" not in line and (tokens := shlex.split(line))]
 
 
 def concrete(tokens: list[str], run: str = "runs/some-run") -> list[str]:
