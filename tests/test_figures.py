@@ -563,5 +563,6 @@ def test_the_command_names_each_file(vcl, stored, tmp_path):  # noqa: F811
 def test_mistakes_of_the_command_are_told(vcl, stored, tmp_path):  # noqa: F811
     refused(vcl("figures"), "Name at least one run folder")
     refused(vcl("figures", stored.first.path, stored.first.path, "--out", tmp_path), "are the same run")
+    refused(vcl("figures", stored.first.path, "--tolerance", "2", "--out", tmp_path), "--tolerance must be above 0")
     (tmp_path / "file").touch()
     refused(vcl("figures", stored.point.path, "--out", tmp_path / "file"), "Could not write")

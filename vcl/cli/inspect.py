@@ -209,6 +209,7 @@ def trust(run: "StoredRun", data_dir: Path | None) -> "tuple[list[Answers], Mapp
 def figures(
     *runs: Annotated[Path, Parameter(help="Run folders. Seeds of one configuration are averaged.")],
     out: Annotated[Path, Parameter(help="Folder to write to.")] = Path("figures"),
+    tolerance: Tolerance = None,
     data_dir: DataDir = None,
 ) -> None:
     """Draw the paper's figures from stored runs, each as SVG and PNG.
@@ -221,11 +222,15 @@ def figures(
 
     Example: [bold]vcl figures runs/split-mnist-vcl-*[/bold]
     """
+    from vcl.analysis.stored import check_tolerance
     from vcl.report.figures import gallery
     from vcl.runs import StoredRun
 
+    if tolerance is not None:
+        check_tolerance(tolerance)
+
     def analyse(folder: "RunFolder") -> "Analysis":
-        return analysed(StoredRun(folder), data_dir)
+        return analysed(StoredRun(folder), data_dir, tolerance)
 
     for path in gallery.figures([run.folder for run in opened(runs)], out, analysed=analyse, say=say):
         show_text(str(path))
