@@ -90,8 +90,8 @@ def MLP(hidden: Sequence[int], last: Activation = "relu") -> Network:
     >>> MLP((100, 100)).widths((28, 28))
     ((784, 100), (100, 100))
     """
-    activations: list[Activation] = [*["relu"] * (len(hidden) - 1), last]
-    return Network(tuple(Dense(units, one) for units, one in zip(hidden, activations, strict=False)))
+    below = tuple(Dense(units) for units in hidden[:-1])
+    return Network((*below, *(Dense(units, last) for units in hidden[-1:])))
 
 
 def ConvNet(channels: Sequence[int], hidden: Sequence[int]) -> Network:
