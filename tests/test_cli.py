@@ -759,3 +759,9 @@ def test_a_page_escapes_what_it_is_told(vcl, finished, tmp_path):
 
 def test_a_figure_must_be_a_picture(vcl, finished, tmp_path):
     refused(vcl("show", finished, "--figure", tmp_path / "figure.txt"), ".png")
+
+
+@pytest.mark.parametrize("flag", ["--last-hidden", "--schedule", "--epochs", "--prior-std", "--hidden"])
+def test_none_is_no_value_of_a_setting(vcl, flag):
+    """And not a way of leaving it out, which would run something else than what was meant."""
+    refused(vcl("run", "split-digits", flag, "none"), f"for {flag}")

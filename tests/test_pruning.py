@@ -17,7 +17,7 @@ from vcl.analysis.pruning import restricted, widened
 from vcl.analysis.units import predictive, widths, without
 from vcl.errors import VclError
 from vcl.methods.vcl import completed
-from vcl.nets import logits, select_head
+from vcl.nets import MLP, logits, select_head
 from vcl.posteriors.mean_field import Gaussian
 from vcl.runs.derived import extended_path
 from vcl.runs.folder import RunFolder
@@ -151,6 +151,13 @@ def test_what_is_extended_after_widening_is_not_taken_for_an_ordinary_run(digits
     assert extended_path(longer, 5).name == "wide-extended-4-extended-5"
     plain = runs.extend(runs.StoredRun(digits), 4, tmp_path / "plain")
     assert extended_path(plain, 5).name == replace(plain.config, stream=runs.StreamOptions(num_tasks=5)).name
+
+
+def test_linear_layers_that_settings_do_not_name_are_refused(tmp_path):
+    """The smaller run would have ReLUs instead."""
+    run = made(tmp_path / "runs", tasks=2, network=MLP((6,), "linear"))
+    with pytest.raises(VclError, match="linear layers"):
+        widen(run, tmp_path / "wide", (9,))
 
 
 def test_layers_are_never_emptied(two_layers, tmp_path):

@@ -27,7 +27,7 @@ from vcl.core import Learner, State, Stream
 from vcl.errors import VclError
 from vcl.learning import template
 from vcl.methods.kronecker_vcl import KroneckerVCL
-from vcl.nets import Affine, Weights, from_layers, map_weights, select_head
+from vcl.nets import MLP, Affine, Weights, from_layers, map_weights, select_head
 from vcl.posteriors.mean_field import Gaussian
 from vcl.runs.derived import derive
 from vcl.runs.execute import resume
@@ -106,7 +106,7 @@ def widen(folder: RunFolder, out: Path, hidden: tuple[int, ...], *, after: int |
     run = StoredRun(folder)
     check_resizable(run)
     learner: Any = run.learner
-    units = tuple(units for _, units in learner.architecture.widths(run.spec.input_shape))
+    units = widths_of(run)
     if len(hidden) != len(units) or any(new < old for new, old in zip(hidden, units, strict=True)):
         raise VclError(
             f"The run in {folder.path} has hidden layers of {_shown(units)} units, so --hidden "
@@ -135,6 +135,18 @@ def check_resizable(run: StoredRun) -> None:
             f"Networks can be made smaller or wider in runs of {', '.join(RESIZABLE)}."
         )
     check_method(run)
+    learner: Any = run.learner
+    if learner.architecture != MLP(widths_of(run), learner.last_hidden):
+        raise VclError(
+            f"The run in {run.path} has linear layers that its settings do not name (--last-hidden names the last "
+            "one only), so that it cannot be made smaller or wider."
+        )
+
+
+def widths_of(run: StoredRun) -> tuple[int, ...]:
+    """The units in each hidden layer."""
+    learner: Any = run.learner
+    return tuple(units for _, units in learner.architecture.widths(run.spec.input_shape))
 
 
 def resized(

@@ -192,8 +192,9 @@ def setting_flag(name: str, hint: Any, default: Any, group: Group) -> inspect.Pa
         converter=converter,
         show_default=None if default is None else lambda _: shown(default),
     )
+    # Not `| None`: on the command line the word none would then be taken for a setting that was not given.
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation | None, flag]
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[annotation, flag]
     )
 
 

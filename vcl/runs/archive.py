@@ -76,7 +76,7 @@ def keep(result: Result, folder: Path) -> Path | None:
     path = folder / f"{result['run']}.json"
     if path.exists():
         there = results_in(path)
-        return None if there and there[0]["state_sha256"] == result["state_sha256"] else path
+        return None if there and there[0].get("state_sha256") == result["state_sha256"] else path
     scores = [[rounded(one) for one in row] for row in result["scores"]]
     with writing(path):
         folder.mkdir(parents=True, exist_ok=True)
